@@ -96,7 +96,7 @@ class OutputProcessor:
         self._inbox.append(message)
         if now:
             self._write(maxsize)
-        else:
+        elif not isinstance(message, RequestStarted):  # which brings nothing to write
             self._wake.put(True)
 
     def close(self) -> None:

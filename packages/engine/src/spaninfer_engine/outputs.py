@@ -41,23 +41,23 @@ class TextStream:
             token, number = tokens[len(texts)][0], self._num_tokens + len(texts) + 1
             texts.append(self._text_of(token, number))
         output = self._with_tokens(tokens[: len(texts)], texts)
-        return output if self._finder.hit is None else self._stopped(output, now)
+        return output if self._finder.hit is None else self._stopped(output, now, output.text)
 
     def end(self, end: Ended) -> Output:
         """Return the last output: the token that came with the end, and all text held back."""
-        output = Output(index=self._index, seed=self._seed)
+        output, finder = Output(index=self._index, seed=self._seed), self._finder
         if end.token is not None:
             _, token, logprob = end.token
             # A token that stands for the end is no text, unless the caller wants to see it.
             is_hidden = end.matched is not None and not self._sampling.include_stop
             text = "" if is_hidden else self._text_of(token, self._num_tokens + 1)
             output = self._with_tokens([(token, logprob)], [text])
-        if self._finder.hit is None:
-            output = replace(output, text=output.text + self._rest())
-        if self._finder.hit is not None and end.error is None:
-            return self._stopped(output, end.usage.finished_s)
+        text = output.text if finder.hit is not None else output.text + self._rest()
+        if finder.hit is not None and end.error is None:
+            return self._stopped(output, end.usage.finished_s, text)
         return replace(
             output,
+            text=text,
             finish_reason=end.reason,
             matched=end.matched,
             error=end.error,
@@ -99,9 +99,10 @@ class TextStream:
     def _rest(self) -> str:
         return self._finder.push(self._detokenizer.flush()) + self._finder.flush()
 
-    def _stopped(self, output: Output, now: float | None) -> Output:
+    def _stopped(self, output: Output, now: float | None, text: str) -> Output:
         return replace(
             output,
+            text=text,
             finish_reason=FinishReason.STOP,
             matched=self._finder.hit,
             usage=self._usage(now),

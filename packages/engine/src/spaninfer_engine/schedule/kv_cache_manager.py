@@ -73,6 +73,7 @@ class KVCacheManager:
         self._directories: Sequence[Directory] = (
             self.pools if self.offload is None else self.offload.directories
         )
+        self._no_hit = find_prefix([], self._directories, shape.windows, shape.span_len)
         self._grown: list[SequenceState] = []
         self._epoch = ""
 
@@ -247,6 +248,8 @@ class KVCacheManager:
 
     def _adopt(self, seq: SequenceState, hit: PrefixHit) -> None:
         """Share the spans of a prefix, and load those that are in host memory alone."""
+        if not hit.num_spans:
+            return
         for group, (table, (first, numbers)) in enumerate(zip(seq.tables, hit.tables, strict=True)):
             num_spans = table.pool.num_spans
             table.adopt(first, [None if number >= num_spans else number for number in numbers])
@@ -290,8 +293,10 @@ class KVCacheManager:
         reach = 0
         if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
             reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
-        if self._lacks(self._hashes(seq, min(reach, 1))[:1], directories):
+        if reach and self._lacks(self._hashes(seq, 1)[:1], directories):
             reach = 0  # hashing is deferred until keys are computed: 0.15 ms for 4000 tokens
+        if not reach:
+            return self._no_hit
         hashes = self._hashes(seq, reach)[:reach]
         return find_prefix(hashes, directories, self.shape.windows, self.shape.span_len)
 

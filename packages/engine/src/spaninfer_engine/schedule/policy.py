@@ -171,9 +171,11 @@ def _plan_step(
             chosen.append(item)
     step_tokens, pause = tuning.step_tokens, tuning.pause_tokens if may_pause else 0
     del slices[step_tokens:], chosen[step_tokens:]
+    if not prefills:
+        return slices, chosen
     left = step_tokens - len(slices)
     least = _least(prefills)
-    if slices and prefills:
+    if slices:
         waiting = sum([item.prefill_end - item.num_scheduled for item in prefills])
         if 0 < pause <= waiting and number % PAUSE_EVERY == 0:
             alone = _prefills(prefills, pause, tuning.prompt_logits)
@@ -184,7 +186,7 @@ def _plan_step(
         if left < least and number % PAUSE_EVERY == 0:  # an image is computed whole
             del slices[step_tokens - least :], chosen[step_tokens - least :]
             left = least
-    elif prefills and tuning.lone_prompt_tokens:
+    elif tuning.lone_prompt_tokens:
         left = min(left, max(least, tuning.lone_prompt_tokens))
     parts, items = _prefills(prefills, left, tuning.prompt_logits)
     return slices + parts, chosen + items

@@ -242,15 +242,18 @@ class Scheduler:
         A sequence is passed over while prompts of the same client ahead of it fill a step: a burst
         takes no places from others that come before its own turn.
         """
+        if not self._waiting:
+            return len(self._running) <= self.limits.max_running
         prefills = deque(seq for seq in self._running if seq.num_scheduled < seq.prefill_end)
         in_front = Counter[str]()  # tokens of a client's prompts that go first
+        most = self.limits.tuning.largest_step
         at = 0
         while at < len(self._waiting):
             head = self._waiting[at]
             while prefills and prefills[0].order < head.order:
                 seq = prefills.popleft()
                 in_front[seq.client] += seq.prefill_end - seq.num_scheduled
-            if in_front[head.client] >= self.limits.tuning.largest_step:
+            if in_front[head.client] >= most:
                 at += 1
                 continue
             has_place = len(self._running) < self.limits.max_running

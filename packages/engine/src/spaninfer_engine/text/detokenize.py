@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from spaninfer_engine.text.tokenizer import Tokenizer
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
@@ -21,13 +23,15 @@ class Detokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special: bool = True,
-        keep: Iterable[int] = (),
+        keep: Collection[int] = (),
         at_start: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
-        self._hidden = tokenizer.special_ids.difference(keep) if skip_special else frozenset()
+        self._hidden = tokenizer.special_ids if skip_special else frozenset()
+        if keep:
+            self._hidden = self._hidden.difference(keep)
         self._drops_space = at_start and tokenizer.strips_leading_space
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = _Utf8Decoder(errors="replace")
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these ids complete."""
