@@ -49,13 +49,15 @@ def write_weights(
 
 
 class PackedWeights:
-    """The weights of a file, found instead of packed.
+    """The weights of a file, found instead of packed; once, so that programs which are bound when
+    the file is closed, those of steps with media, find what others use.
 
     CheckpointError if they lie in an order that these kernels do not read.
     """
 
     def __init__(self, reader: PackedReader) -> None:
         self._reader = reader
+        self._found: dict[str, Weight] = {}
         if reader.contents.layout != LAYOUT:
             raise CheckpointError(
                 f"{reader.path} is packed in the layout {reader.contents.layout!r}, and the "
@@ -68,6 +70,11 @@ class PackedWeights:
         CheckpointError unless it is there with the shapes that kernels will take for granted.
         """
         name = name_of(uses, layout)
+        if name not in self._found:
+            self._found[name] = self._find(name, uses, layout)
+        return self._found[name]
+
+    def _find(self, name: str, uses: Sequence[Use], layout: str) -> Weight:
         if name not in self._reader.arrays:
             raise CheckpointError(
                 f"{self._reader.path} has no {name!r}: it was packed by another version or with "
