@@ -44,10 +44,16 @@ def test_a_limited_address_space_makes_the_cache_smaller():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
-@pytest.mark.parametrize("mebibytes", [10, 30, 100])
-def test_an_address_space_that_is_too_small_is_one_sentence(mebibytes):
+@pytest.mark.parametrize(
+    ("imported", "mebibytes"),
+    [
+        *(("spaninfer.cli, spaninfer_kernels_cpu", more) for more in (10, 30, 100)),
+        ("spaninfer.cli", 60),  # too little for the library of Numba's compiler
+    ],
+)
+def test_an_address_space_that_is_too_small_is_one_sentence(imported, mebibytes):
     """Where memory ends depends on libraries; that it is told does not."""
-    program = TIGHT.replace("MEBIBYTES", str(mebibytes)) + MAIN
+    program = TIGHT.replace("IMPORTED", imported).replace("MEBIBYTES", str(mebibytes)) + MAIN
 
     ran = started("generate", "demo", "Once upon", program=program)
 
@@ -59,7 +65,7 @@ def test_an_address_space_that_is_too_small_is_one_sentence(mebibytes):
 TIGHT = """
 import resource
 from pathlib import Path
-import spaninfer.cli
+import IMPORTED
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + (MEBIBYTES << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

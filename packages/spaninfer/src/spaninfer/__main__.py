@@ -36,8 +36,10 @@ def main() -> None:
         if "can't start new thread" not in str(refused):
             raise
         _end(NO_THREAD)
-    except OSError as refused:
-        if refused.errno not in UNWRITABLE:
+    except (ImportError, OSError) as refused:
+        if _is_unmapped(refused):
+            _end("memory ran out: a library cannot be loaded (ulimit -v)")
+        if not isinstance(refused, OSError) or refused.errno not in UNWRITABLE:
             raise
         _end(f"the output cannot be written ({refused.strerror})")
     except BaseException as panic:  # of a library in Rust, whose panics are no Exception
@@ -54,6 +56,13 @@ def _command_line() -> Typer:
     gc.freeze()
     gc.enable()
     return app
+
+
+def _is_unmapped(refused: BaseException | None) -> bool:
+    """Return whether no room for a shared library is behind an error, as the loader says it."""
+    while refused is not None and "failed to map segment" not in str(refused):
+        refused = refused.__cause__ or refused.__context__
+    return refused is not None
 
 
 def _end(sentence: str) -> None:
