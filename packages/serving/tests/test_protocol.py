@@ -184,5 +184,5 @@ def test_what_is_no_http_is_repeated_as_text(line):
     body = talk(line + b"\r\n\r\n").rpartition(b"\r\n\r\n")[2]
 
     message = json.loads(body)["error"]["message"]
-    quoted = repr(line).removeprefix("b")
+    quoted = repr(bytearray(line)).removeprefix("bytearray(b").removesuffix(")")
     assert message == f"this is no request in HTTP/1.1: illegal request line: {quoted}"
