@@ -1,40 +1,17 @@
 """The playground's calculator beside Python's arithmetic; run by Node.js, where there is one."""
 
-import json
 import random
-import shutil
-import subprocess
-from importlib.resources import files
 
 import pytest
+from page_modules import needs_node, page_function
 
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js to run the page's module in")
-
-PROGRAM = """
-import { calculate } from %s;
-const texts = JSON.parse(await new Response(process.stdin).text());
-const told = texts.map((text) => {
-  try { return calculate(text); } catch (error) { return `error: ${error.message}`; }
-});
-process.stdout.write(JSON.stringify(told));
-"""
+pytestmark = needs_node
 
 
 @pytest.fixture(scope="module")
 def calculated(tmp_path_factory):
     """What computes expressions, in one process."""
-    module = tmp_path_factory.mktemp("page") / "calculator.mjs"
-    module.write_text((files("spaninfer_serving") / "page" / "calculator.js").read_text())
-
-    def run(*texts):
-        result = subprocess.run(
-            [NODE, "--input-type=module", "-e", PROGRAM % json.dumps(module.as_uri())],
-            input=json.dumps(texts), capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-        return json.loads(result.stdout)
-
-    return run
+    return page_function(tmp_path_factory.mktemp("page"), "calculator", "calculate")
 
 
 def expression(draw, depth):

@@ -1,20 +1,11 @@
 """Beginnings of JSON as the playground tells them apart; run by Node.js, where there is one."""
 
 import json
-import shutil
-import subprocess
-from importlib.resources import files
 
 import pytest
+from page_modules import needs_node, page_function
 
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js to run the page's module in")
-
-PROGRAM = """
-import { jsonState } from %s;
-const texts = JSON.parse(await new Response(process.stdin).text());
-process.stdout.write(JSON.stringify(texts.map(jsonState)));
-"""
+pytestmark = needs_node
 VALUE = {
     "a": [1, -2.5, 3e-7, True, False, None, {}, []],
     'q"\\\n': {"b é": "x\u2028😀", "": [[["deep"]]]},
@@ -24,17 +15,7 @@ VALUE = {
 @pytest.fixture(scope="module")
 def states(tmp_path_factory):
     """What says of texts whether they are JSON, begin it, or neither, in one process."""
-    module = tmp_path_factory.mktemp("page") / "json_state.mjs"
-    module.write_text((files("spaninfer_serving") / "page" / "json_state.js").read_text())
-
-    def run(*texts):
-        result = subprocess.run(
-            [NODE, "--input-type=module", "-e", PROGRAM % json.dumps(module.as_uri())],
-            input=json.dumps(texts), capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-        return json.loads(result.stdout)
-
-    return run
+    return page_function(tmp_path_factory.mktemp("page"), "json_state", "jsonState")
 
 
 @pytest.mark.parametrize("indent", [None, 2])

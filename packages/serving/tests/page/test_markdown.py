@@ -1,37 +1,17 @@
 """The playground's Markdown, as plain data; run by Node.js, where there is one."""
 
 import json
-import shutil
-import subprocess
-from importlib.resources import files
 
 import pytest
+from page_modules import needs_node, page_function
 
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js to run the page's module in")
-
-PROGRAM = """
-import { parse } from %s;
-const texts = JSON.parse(await new Response(process.stdin).text());
-process.stdout.write(JSON.stringify(texts.map((text) => parse(text))));
-"""
+pytestmark = needs_node
 
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory):
     """What parses texts, in one process for as many as are given."""
-    module = tmp_path_factory.mktemp("page") / "markdown.mjs"
-    module.write_text((files("spaninfer_serving") / "page" / "markdown.js").read_text())
-    program = PROGRAM % json.dumps(module.as_uri())
-
-    def run(*texts):
-        result = subprocess.run(
-            [NODE, "--input-type=module", "-e", program],
-            input=json.dumps(texts), capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-        return json.loads(result.stdout)
-
-    return run
+    return page_function(tmp_path_factory.mktemp("page"), "markdown", "parse")
 
 
 def text(value):
