@@ -231,6 +231,18 @@ def test_vectors_multiply_whole_rows():
         assert (k_blocks(layout, many), rows_per_task(layout, many)) == (1, 192)
 
 
+def test_codes_are_unpacked_for_many_rows_where_256_bits_are_multiplied_at_a_time():
+    kinds = ("float32", "bfloat16", "w8a16", "int8", "int6", "int5", "int4", "int3")
+    unpacked = {
+        (level.name, kind)
+        for level in ISA_LEVELS
+        for kind in kinds
+        if micro_kernels(Format(kind), rounded=False, level=level)[1].unpacks
+    }
+
+    assert unpacked == {("avx2", kind) for kind in ("int6", "int5", "int3")}
+
+
 def run_tests(level, file, keywords, **environment):
     """Run some tests of a file in a process that is kept to a tier, emulated if need be."""
     emulation = [] if level.needs <= isa_level.present() else ["-p", "emulation"]

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from code_forms import FORMS, made, meant
 from spaninfer_kernels_cpu import linear, pack_codes
+from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
+from spaninfer_kernels_cpu.runtime.call import Matrix, Script
+from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 from spaninfer_op_reference import quantize_rows
 
 QUICK = ("Q4_K", "Q6_K")
@@ -90,6 +93,32 @@ def test_a_row_has_the_same_result_alone_and_among_others(name):
         linear(x[row : row + 1], weight, out=alone[row : row + 1])
 
     np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_more_rows_than_a_task_has_are_added_in_place_as_if_each_were_alone(name):
+    """With a bias; 70 outputs are a panel and a part of one."""
+    weight = pack_codes([made(name, 1, 70, 768)], FORMS[name])
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((401, 768), np.float32)
+    bias, residual = (rng.standard_normal(size, np.float32) for size in (70, (401, 70)))
+    gemm = Gemm(weight)
+    scratch = np.empty(len(x) * gemm.scratch_bytes, np.uint8)
+
+    def added(first, stop):
+        out = residual[first:stop].copy()
+        epilogue = Epilogue(bias, Matrix.of(out), 0.5)
+        places = {"out": Matrix.of(out), "scratch": scratch.ctypes.data, "epilogue": epilogue}
+        script = Script(gemm.calls(Matrix.of(x[first:stop]), **places))
+        shared_thread_pool().run(script, [stop - first])
+        return out
+
+    together, plain = added(0, 401), np.empty((401, 70), np.float32)
+    linear(x, weight, out=plain, bias=bias)
+
+    np.testing.assert_allclose(together, residual + np.float32(0.5) * plain, rtol=1e-5, atol=1e-4)
+    for first, stop in ((0, 1), (190, 197), (396, 401)):
+        np.testing.assert_array_equal(added(first, stop), together[first:stop])
 
 
 @pytest.mark.parametrize(("name", "channels"), [("NVFP4", 16), ("zeros g64", 80), ("rows", 77)])

@@ -1,89 +1,130 @@
 """Sentences per second of encoders on the CPU beside ONNX Runtime, in turns; a JSON record a line.
 
-    python bench_encoders.py --shape minilm-l6 --rounds 7
+    python bench_encoders.py --shape minilm-l6 --texts book.txt --rounds 7
 
 Needs torch, transformers, onnx and onnxruntime: the same random weights are saved for the engine
-and exported for ONNX Runtime, in float32 and quantised to int8 by its own tool. Every round, each
-program embeds the same sentences, in an order that changes; ratios are medians over rounds. Texts
-are token ids, so that tokenizers are no part of it; ONNX Runtime gets them sorted by length, in
-batches, padded to the longest of each. A cosine is the least over sentences, to float32 of torch.
+and exported for ONNX Runtime, whose own tool fuses its operators and quantises them to int8. Every
+round, each program embeds the same sentences, in an order that changes; ratios are medians over
+rounds, of seconds and of CPU seconds, which neighbours on the machine lengthen less. Texts are
+token ids, so that tokenizers are no part of it, as long as sentences of `--texts`; ONNX Runtime
+gets them sorted by length, in batches, padded to the longest of each. A cosine is the least over
+sentences, to float32 of torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_engine import Engine
+from spaninfer_host_limits import cpu_name, usable_cpus
 
 Rows = NDArray[np.float32]
-Program = Callable[[Sequence[list[int]]], Rows]
+Texts = Sequence[list[int]]
+Program = Callable[[Texts], Rows]
 
 SHAPES = {"minilm-l6": 6, "bge-small": 12}  # layers; 384 wide, 12 heads, 1,536 inside
-LENGTHS = {"mixed": (8, 128), "long": (128, 129)}  # tokens of a sentence, from and below
-BATCH = 32  # of ONNX Runtime: on two cores larger ones were slower (2026-11)
+LONGEST = 256  # tokens of a sentence, as the published MiniLM takes them
+BATCHES = (8, 16, 32)  # of ONNX Runtime, which gets the one that is fastest for a workload
+PEERS = ("onnxruntime float32", "onnxruntime int8")
 
 
 def main() -> None:
     """Print a record per workload and program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", choices=SHAPES, default="minilm-l6")
+    parser.add_argument("--texts", type=Path, help="whose sentences' lengths are taken")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--sentences", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sentences", type=int, default=256)
+    parser.add_argument("--quantize", nargs="*", default=["int8"], help="of ours, beside float32")
     asked = parser.parse_args()
+    workloads = {"long": [128] * (asked.sentences // 4)}
+    if asked.texts is not None:
+        workloads[asked.texts.stem] = _lengths(asked.texts)[: asked.sentences]
     with tempfile.TemporaryDirectory() as folder:
         truth = _write(Path(folder), SHAPES[asked.shape])
-        programs = _programs(Path(folder), asked.threads)
-        for name, bounds in LENGTHS.items():
-            lengths = np.random.default_rng(0).integers(*bounds, asked.sentences)
-            texts = [
-                np.random.default_rng(i).integers(3, 30000, length).tolist()
-                for i, length in enumerate(lengths)
-            ]
+        sessions = _sessions(Path(folder))
+        engines = {"spaninfer float32": _ours(Path(folder))}
+        engines |= {f"spaninfer {kind}": _ours(Path(folder), kind) for kind in asked.quantize}
+        for name, lengths in workloads.items():
+            rng = np.random.default_rng(0)
+            texts = [rng.integers(3, 30000, length).tolist() for length in lengths]
+            batches = {key: _best_batch(session, texts) for key, session in sessions.items()}
+            peers = {key: partial(_padded, sessions[key], batches[key]) for key in sessions}
+            programs: dict[str, Program] = {**peers, **engines}
             expected = truth(texts)
             cosines = {
                 key: float((run(texts) * expected).sum(1).min()) for key, run in programs.items()
             }
-            seconds = _in_turns(programs, texts, asked.rounds)
-            for key, taken in seconds.items():
-                rates = [len(texts) / each for each in taken]
+            spent = _in_turns(programs, texts, asked.rounds)
+            for key, taken in spent.items():
                 record = {
                     "benchmark": "encoders",
                     "shape": asked.shape,
                     "workload": name,
+                    "mean_tokens": round(float(np.mean(lengths)), 1),
                     "program": key,
-                    "sentences_per_s": round(median(rates), 1),
+                    "batch": batches.get(key),
+                    "sentences_per_s": round(len(texts) / median(each.wall for each in taken), 1),
+                    "sentences_per_cpu_s": round(
+                        len(texts) / median(each.cpu for each in taken), 1
+                    ),
                     "least_cosine": round(cosines[key], 6),
-                    "over": {
-                        peer: round(median(p / t for p, t in zip(others, taken, strict=True)), 2)
-                        for peer, others in seconds.items()
-                        if peer.startswith("onnxruntime")
-                    },
-                    "threads": asked.threads,
-                    "cpu": _cpu_name(),
+                    "over": {peer: _over(spent[peer], taken) for peer in PEERS},
+                    "threads": usable_cpus(),
+                    "cpu": cpu_name(),
+                    "load": round(os.getloadavg()[0], 2),
                 }
                 print(json.dumps(record), flush=True)
 
 
-def _in_turns(
-    programs: dict[str, Program], texts: Sequence[list[int]], rounds: int
-) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {key: [] for key in programs}
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of a run, and CPU seconds of all threads."""
+
+    wall: float
+    cpu: float
+
+
+def _over(theirs: list[Spent], ours: list[Spent]) -> dict[str, float]:
+    pairs = list(zip(theirs, ours, strict=True))
+    return {
+        "by_seconds": round(median(a.wall / b.wall for a, b in pairs), 2),
+        "by_cpu_seconds": round(median(a.cpu / b.cpu for a, b in pairs), 2),
+    }
+
+
+def _lengths(file: Path) -> list[int]:
+    """Return the tokens of a text's sentences: words, marks, and one at each end."""
+    sentences = re.split(r"(?<=[.!?])\s+", file.read_text(encoding="utf-8"))
+    counts = [len(re.findall(r"\w+|[^\w\s]", each)) + 2 for each in sentences]
+    return [min(count, LONGEST) for count in counts if count > 2]
+
+
+def _in_turns(programs: dict[str, Program], texts: Texts, rounds: int) -> dict[str, list[Spent]]:
+    spent: dict[str, list[Spent]] = {key: [] for key in programs}
     for number in range(rounds):
         for key in sorted(programs, reverse=number % 2 == 0):
-            begin = perf_counter()
-            programs[key](texts)
-            seconds[key].append(perf_counter() - begin)
-    return seconds
+            spent[key].append(_spent(programs[key], texts))
+    return spent
+
+
+def _spent(program: Program, texts: Texts) -> Spent:
+    wall, cpu = perf_counter(), process_time()
+    program(texts)
+    return Spent(perf_counter() - wall, process_time() - cpu)
 
 
 def _write(folder: Path, layers: int) -> Program:
@@ -94,7 +135,7 @@ def _write(folder: Path, layers: int) -> Program:
     torch.manual_seed(0)
     config = transformers.BertConfig(
         hidden_size=384, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=12,
-        initializer_range=0.05,
+        initializer_range=0.05, attn_implementation="eager",
     )  # fmt: skip
     model = transformers.BertModel(config, add_pooling_layer=False).eval()
     model.save_pretrained(folder)
@@ -117,7 +158,7 @@ def _write(folder: Path, layers: int) -> Program:
         dynamo=False, opset_version=17,
     )  # fmt: skip
 
-    def truth(texts: Sequence[list[int]]) -> Rows:
+    def truth(texts: Texts) -> Rows:
         with torch.no_grad():
             rows = [model(torch.tensor([text])).last_hidden_state[0].mean(0) for text in texts]
         return _unit(torch.stack(rows).numpy())
@@ -125,60 +166,68 @@ def _write(folder: Path, layers: int) -> Program:
     return truth
 
 
-def _programs(folder: Path, threads: int) -> dict[str, Program]:
+def _sessions(folder: Path) -> dict[str, Any]:
+    """Return ONNX Runtime's sessions, their operators fused by its tool for transformers."""
+    import onnx
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers import optimizer
 
-    quantize_dynamic(folder / "model.onnx", folder / "int8.onnx", weight_type=QuantType.QInt8)
+    fused = optimizer.optimize_model(
+        str(folder / "model.onnx"), model_type="bert", num_heads=12, hidden_size=384
+    )
+    counts = fused.get_fused_operator_statistics()
+    if not counts.get("Attention"):
+        raise SystemExit(f"onnxruntime's optimizer fused no attention: {counts}")
+    fused.save_model_to_file(str(folder / "fused.onnx"))
+    quantize_dynamic(
+        folder / "fused.onnx", folder / "int8.onnx", weight_type=QuantType.QInt8,
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+    )  # fmt: skip
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = usable_cpus()
 
     def session(file: str) -> Any:
         path = str(folder / file)
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    return {
-        "onnxruntime float32": _padded(session("model.onnx")),
-        "onnxruntime int8": _padded(session("int8.onnx")),
-        "spaninfer float32": _ours(folder),
-        "spaninfer int8": _ours(folder, quantize="int8"),
-    }
+    return {"onnxruntime float32": session("fused.onnx"), "onnxruntime int8": session("int8.onnx")}
 
 
-def _ours(folder: Path, **options: Any) -> Program:
-    engine = Engine(folder, backend="cpu", dtype="float32", **options)
+def _ours(folder: Path, quantize: Any = None) -> Program:
+    engine = Engine(folder, backend="cpu", dtype="float32", quantize=quantize)
     return lambda texts: engine.embed(texts, normalize=True)
 
 
-def _padded(session: Any) -> Program:
-    def run(texts: Sequence[list[int]]) -> Rows:
-        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-        rows = np.empty((len(texts), 384), np.float32)
-        for first in range(0, len(order), BATCH):
-            some = order[first : first + BATCH]
-            longest = max(len(texts[number]) for number in some)
-            ids, mask = np.zeros((2, len(some), longest), np.int64)
-            for row, number in enumerate(some):
-                ids[row, : len(texts[number])] = texts[number]
-                mask[row, : len(texts[number])] = 1
-            [hidden] = session.run(None, {"ids": ids, "mask": mask})
-            weights = mask[..., None].astype(np.float32)
-            rows[some] = (hidden * weights).sum(1) / weights.sum(1)
-        return _unit(rows)
+def _best_batch(session: Any, texts: Texts) -> int:
+    """Return the batch with the least CPU time, of three runs each."""
+    return min(
+        BATCHES,
+        key=lambda batch: min(
+            _spent(partial(_padded, session, batch), texts).cpu for _ in range(3)
+        ),
+    )
 
-    return run
+
+def _padded(session: Any, batch: int, texts: Texts) -> Rows:
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+    rows = np.empty((len(texts), 384), np.float32)
+    for first in range(0, len(order), batch):
+        some = order[first : first + batch]
+        longest = max(len(texts[number]) for number in some)
+        ids, mask = np.zeros((2, len(some), longest), np.int64)
+        for row, number in enumerate(some):
+            ids[row, : len(texts[number])] = texts[number]
+            mask[row, : len(texts[number])] = 1
+        [hidden] = session.run(None, {"ids": ids, "mask": mask})
+        weights = mask[..., None].astype(np.float32)
+        rows[some] = (hidden * weights).sum(1) / weights.sum(1)
+    return _unit(rows)
 
 
 def _unit(rows: Rows) -> Rows:
     unit: Rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "unknown"
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def _add_wide(b: Builder, unit: _Unit, sums: Values, x: Values, steps: Steps) ->
     """Products with numbers of 8 bits."""
     path = DOTS[unit.micro.isa_path]
     for step in range(steps.first, steps.stop):
-        w = [path.weights(b, block) for block in unit.numbers(path, step)]
+        w = unit.factors(path, step)
         offset = 4 * unit.micro.channel_bytes * step
         codes = [path.activations(b, v.at(b, address, offset)) for address in x]
         sums = [path.add(b, sums[n], wj, xi) for n, wj, xi in places_of(w, codes)]
@@ -138,8 +138,17 @@ class _Unit:
         self.micro, self._b, self._address = micro, b, address
         self._words: dict[int, Values] = {}
 
+    def factors(self, path: Dots, step: int) -> list[tuple[Value, ...]]:
+        """Return four channels of every output in the form that wide products take."""
+        if not self.micro.unpacked:
+            return [path.weights(self._b, block) for block in self.numbers(path, step)]
+        places = (v.at(self._b, self._address, BLOCK_BYTES * (2 * step + i)) for i in range(2))
+        return [tuple(v.load(self._b, v.I16X32, place) for place in places)]
+
     def numbers(self, path: Dots, step: int) -> Values:
         """Return the unsigned numbers of four channels of every output, as bytes."""
+        if self.micro.unpacked:
+            return [v.load(self._b, v.I8X64, v.at(self._b, self._address, BLOCK_BYTES * step))]
         codes, word, place = _codes(self.micro), 0, 0
         parts: list[Values] = []
         for width in codes.planes:
@@ -178,6 +187,26 @@ class _Unit:
         return first
 
 
+@intrinsic
+def unpack_unit(_context: Any, kind: Any, _weights: Any, _out: Any) -> Any:
+    """Write a block's codes of a unit as products take them (`MicroKernel.unpacked`)."""
+    micro: MicroKernel = kind.value
+    codes, path = _codes(micro), DOTS[micro.isa_path]
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, weights, out = arguments
+        unit = _Unit(b, micro, weights)
+        for step in range(WHOLE.stop):
+            vectors: Any = unit.numbers(path, step)
+            if codes.pairs_at_once == 0:
+                vectors = path.weights(b, *vectors)
+            for number, vector in enumerate(vectors):
+                v.store(b, vector, v.at(b, out, BLOCK_BYTES * (len(vectors) * step + number)))
+        return context.get_dummy_value()
+
+    return types.void(kind, types.int64, types.int64), emit
+
+
 # ---- scales --------------------------------------------------------------------------------------
 
 
@@ -185,7 +214,8 @@ class _Unit:
 def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room: Any) -> Any:
     """Write what a record's inner scales and minimums stand for to a room: float32, by group.
 
-    For the blocks of a tile from `block` on. Flat scales are left where they are.
+    For the blocks of a tile from `block` on. Flat scales are left where they are, but for unpacked
+    weights, which have theirs and what is beside them in the room too.
     """
     micro: MicroKernel = kind.value
     codes = _codes(micro)
@@ -198,6 +228,14 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
                 to = v.at(b, room, BLOCK_BYTES * block)
                 for number, value in enumerate(_outer_times_inner(b, bits, codes, codes.inner)):
                     v.store(b, value, v.at(b, to, BLOCK_BYTES * micro.blocks * number))
+        elif micro.unpacked:
+            groups = range(codes.record_groups)
+            found = [_flat(b, codes, parameters, first, v.I64(group)) for group in groups]
+            for number, value in enumerate(
+                each for pair in zip(*found, strict=True) for each in pair
+            ):
+                if value is not None:
+                    v.store(b, value, v.at(b, room, BLOCK_BYTES * number))
         return context.get_dummy_value()
 
     return types.void(kind, *[types.int64] * 3), emit
@@ -268,7 +306,7 @@ def add_scaled(
         flat, room, first, group = unpacked_tuple(b, found)
         w = []
         for block in range(micro.blocks):
-            if codes.inner is None:
+            if codes.inner is None and not micro.unpacked:
                 w.append(_flat(b, codes, flat, b.add(first, v.I64(block)), group))
             else:
                 w.append(_expanded(b, micro, room, block, group))

@@ -16,13 +16,17 @@ from spaninfer_kernels_cpu.codegen.elements import read_index, read_int64, small
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import ROWS_PER_TASK, MicroKernel
 from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, row_record_bytes
-from spaninfer_kernels_cpu.quantisation.layout import PANEL
+from spaninfer_kernels_cpu.gemm.unpacked_block import Ending, PanelRows, fits, multiply_panel
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES
 from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
 
 Floats = NDArray[np.float32]
+
+_SUMS = StackBytes(STEP_BYTES * (ROWS_PER_TASK + 8))  # a tile writes past the last row
 
 SEGMENT_NUMBERS = 3  # int32 of a segment: an expert, its first row, the row behind its last
 
@@ -38,6 +42,11 @@ class GemmTiles(Constant):
     medium: MicroKernel
     large: MicroKernel
     activation: Activation
+
+    @property
+    def few(self) -> int:
+        """The most rows that small tiles, or a medium one, multiply."""
+        return 2 * self.small.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +142,73 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
                     panel = begin + turn if turn < at_once else begin + turn - at_once + half
                     for number in range(k_block, k_block + together):
                         job = Job(arguments, weights, tile, panel, number)
-                        _multiply_rows(tiles, job, end, first, stop)
+                        multiply_rows(tiles, job, end, first, stop)
                 begin += at_once
         end_tiles(tiles.large)
 
     return gemm
 
 
+@specialized(lambda tiles: _by_unpacked_blocks if tiles.large.unpacks else _by_tiles)
+def multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply rows from `first` to `stop` by a block of a panel, of a chunk up to `end`."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _by_unpacked_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply a few rows by tiles, and more by unpacked blocks of the panel."""
+    weight = job.arguments.weight
+    if stop - first <= tiles.few or not fits(tiles.large, weight.panel_bytes // weight.records):
+        _multiply_rows(tiles, job, end, first, stop)
+        return
+    following, lines = _following(job, end), 0
+    if following != 0:
+        lines = _k_block_bytes(job.arguments) // CACHE_LINE
+    sums = stack(_SUMS)
+    for start in range(first, stop, ROWS_PER_TASK):
+        count = smaller(ROWS_PER_TASK, stop - start)
+        rows, ending = _panel_rows(tiles, job, start, count, sums), _ending(job, start)
+        multiply_panel(tiles.large, rows, ending, (following, lines))
+        lines = 0
+        if not ending.is_direct:
+            for row in range(count):
+                _write_row(tiles.activation, job, start + row, sums + row * STEP_BYTES)
+
+
+@device_function
+def _panel_rows(tiles: GemmTiles, job: Job, first: int, count: int, sums: int) -> PanelRows:
+    arguments, weight = job.arguments, job.arguments.weight
+    x = row_at(arguments.x, first) + job.panel // weight.panels * arguments.part_bytes
+    panel = job.weights + job.panel * weight.panel_bytes
+    record_bytes = weight.panel_bytes // weight.records
+    sizes = (weight.records, record_bytes, row_record_bytes(tiles.large, record_bytes))
+    return PanelRows(x, arguments.x.stride, count, panel, sizes, sums)
+
+
+@device_function
+def _ending(job: Job, row: int) -> Ending:
+    """Return what becomes of products from a row on; gates and a last part of a panel wait."""
+    arguments, weight = job.arguments, job.arguments.weight
+    part, panel = job.panel // weight.panels, job.panel % weight.panels
+    first = 4 * PANEL * panel
+    bias, residual, stride = arguments.bias, arguments.residual.address, arguments.residual.stride
+    return Ending(
+        arguments.half == 0 and PANEL * (panel + 1) <= weight.outputs,
+        row_at(arguments.out, row) + 4 * part * weight.outputs + first,
+        arguments.out.stride,
+        bias + first if bias != 0 else 0,
+        residual + row * stride + first if residual != 0 else 0,
+        stride,
+        arguments.scale,
+    )
+
+
+def _by_tiles(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    _multiply_rows(tiles, job, end, first, stop)
+
+
 @device_function
 def _multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
-    """Multiply rows from `first` to `stop` by a block of a panel, of a chunk up to `end`."""
     # Up to twice as many rows as a small tile has are done by a medium one, or by two small ones
     # unless one of the largest does them.
     small, medium, large = tiles.small.rows, tiles.medium.rows, tiles.large.rows
@@ -219,9 +285,8 @@ def _tile(
 ) -> int:
     """Multiply rows from `first` on by a block of a panel; return how many rows a tile has."""
     arguments, weight = job.arguments, job.arguments.weight
-    part, panel = job.panel // weight.panels, job.panel % weight.panels
     records, k_blocks = weight.records, arguments.k_blocks
-    x = row_at(arguments.x, first) + part * arguments.part_bytes
+    x = row_at(arguments.x, first) + job.panel // weight.panels * arguments.part_bytes
     x += job.k_block * (arguments.part_bytes // k_blocks)
     record_bytes = _k_block_bytes(arguments) // records
     sizes = (records, record_bytes, row_record_bytes(micro, record_bytes))
@@ -229,14 +294,21 @@ def _tile(
     panel_at += job.k_block * _k_block_bytes(arguments)
     rows = (x, arguments.x.stride, stop - 1 - first)
     fill_tile(micro, panel_at, rows, sizes, job.tile, coming)
-    half = arguments.half
     for row in range(smaller(micro.rows, stop - first)):
-        sums = floats_at(job.tile + 4 * PANEL * row, PANEL)
-        if half == 0:
-            _finish(job, first + row, part, panel, sums)
-        else:
-            _gate(activation, row_at(arguments.out, first + row), panel, half, sums)
+        _write_row(activation, job, first + row, job.tile + 4 * PANEL * row)
     return micro.rows
+
+
+@device_function
+def _write_row(activation: Activation, job: Job, row: int, sums_at: int) -> None:
+    """Write what becomes of a row's sums with a panel."""
+    arguments, weight = job.arguments, job.arguments.weight
+    part, panel = job.panel // weight.panels, job.panel % weight.panels
+    sums = floats_at(sums_at, PANEL)
+    if arguments.half == 0:
+        _finish(job, row, part, panel, sums)
+    else:
+        _gate(activation, row_at(arguments.out, row), panel, arguments.half, sums)
 
 
 @device_function

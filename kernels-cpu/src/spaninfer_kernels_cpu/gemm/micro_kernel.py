@@ -27,6 +27,7 @@ WIDENED_ROWS = 4
 PAIRED_ROWS = 8
 AHEAD = 4096  # bytes
 SMALL_TILE_ROWS = 4
+UNPACKED_CHANNELS = 384  # of a block: 6 KB, or 12 where they take 16 bits, and scales
 ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
 MOST_ROWS = 256  # of a task that multiplies by tiles
 BESIDE = 1 << 20  # bytes of the second cache for activations
@@ -47,7 +48,7 @@ class MicroKernel(Constant):
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
     two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all. `codes`
-    are None of numbers.
+    are None of numbers; `unpacked` ones lie as products take them.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class MicroKernel(Constant):
     blocks: int
     ahead: int = 0
     codes: Codes | None = None
+    unpacked: bool = False
 
     @property
     def by_tiles(self) -> bool:
@@ -66,6 +68,31 @@ class MicroKernel(Constant):
     def is_quantised(self) -> bool:
         """True if weights are quantised."""
         return self.codes is not None
+
+    @property
+    def unpacks(self) -> bool:
+        """True if many rows are multiplied by unpacked blocks (`unpacked_block`).
+
+        Of tiles that multiply 256 bits at a time, where codes are not bytes with flat scales.
+        """
+        if self.codes is None or self.codes.activation_bits != 8 or self.isa_path != "madd":
+            return False
+        return len(self.codes.planes) > 1 or self.codes.inner is not None
+
+    @property
+    def unpacking(self) -> MicroKernel:
+        """The micro-kernel that multiplies by unpacked blocks."""
+        return replace(self, rows=SMALL_TILE_ROWS, ahead=0, unpacked=True)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit of a block of codes, unpacked: in bytes, or in 16 bits for wide ones."""
+        return UNIT * LANES * (2 if self.codes is not None and self.codes.pairs_at_once == 0 else 1)
+
+    @property
+    def unpacked_scales(self) -> int:
+        """Bytes of the float32 scales of a record of a block, and of what is beside them."""
+        return 2 * BLOCK_BYTES * self.record_groups
 
     @property
     def parts(self) -> int:

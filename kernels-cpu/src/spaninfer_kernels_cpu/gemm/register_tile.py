@@ -119,6 +119,85 @@ def store_tile(_context: Any, kind: Any, sums: Any, _address: Any) -> Any:
 
 
 @intrinsic
+def load_tile(_context: Any, kind: Any, _address: Any) -> Any:
+    """Return a tile of the float32 that `store_tile` wrote."""
+    tile = tile_of(v.FLOATS, kind)
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, address = arguments
+        places = (divmod(number, kind.value.blocks) for number in range(tile.count))
+        offsets = [4 * PANEL * row + BLOCK_BYTES * block for row, block in places]
+        return packed_tuple(b, [v.load(b, v.F32X16, v.at(b, address, n)) for n in offsets])
+
+    return tile(kind, types.int64), emit
+
+
+@intrinsic
+def add_bias(_context: Any, kind: Any, sums: Any, _bias: Any) -> Any:
+    """Return the sums of every row plus the float32 of a bias."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, bias = arguments
+        blocks = [v.load(b, v.F32X16, v.at(b, bias, BLOCK_BYTES * j)) for j in _blocks(kind)]
+        values = unpacked_tuple(b, tile)
+        return packed_tuple(b, [b.fadd(n, blocks[i % len(blocks)]) for i, n in enumerate(values)])
+
+    return sums(kind, sums, types.int64), emit
+
+
+@intrinsic
+def add_rows(_context: Any, kind: Any, sums: Any, rows: Any, _scale: Any) -> Any:
+    """Return the float32 at the rows' addresses plus sums times a scale."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, addresses, scale = arguments
+        factor, places = v.splat(b, scale), _places(b, kind, addresses)
+        values = zip(unpacked_tuple(b, tile), places, strict=True)
+        added = [v.fma(b, value, factor, v.load(b, v.F32X16, place)) for value, place in values]
+        return packed_tuple(b, added)
+
+    return sums(kind, sums, rows, types.float32), emit
+
+
+@intrinsic
+def store_rows(_context: Any, kind: Any, sums: Any, rows: Any) -> Any:
+    """Write sums to the rows' addresses."""
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, addresses = arguments
+        for value, place in zip(unpacked_tuple(b, tile), _places(b, kind, addresses), strict=True):
+            v.store(b, value, place)
+        return context.get_dummy_value()
+
+    return types.void(kind, sums, rows), emit
+
+
+@intrinsic
+def ask_rows(_context: Any, kind: Any, rows: Any) -> Any:
+    """Prefetch the lines that `store_rows` writes.
+
+    A store to a line that is not in a cache waits for it, and few can wait at a time.
+    """
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        for place in _places(b, kind, arguments[1]):
+            v.prefetch(b, place, for_writing=True)
+        return context.get_dummy_value()
+
+    return types.void(kind, rows), emit
+
+
+def _blocks(kind: Any) -> range:
+    return range(kind.value.blocks)
+
+
+def _places(b: Builder, kind: Any, addresses: Value) -> Values:
+    """Return the addresses of a tile's vectors, row after row."""
+    rows = unpacked_tuple(b, addresses)
+    return [v.at(b, row, BLOCK_BYTES * block) for row in rows for block in _blocks(kind)]
+
+
+@intrinsic
 def add_tile(
     _context: Any, kind: Any, sums: Any, _address: Any, _stride: Any, _factors: Any
 ) -> Any:

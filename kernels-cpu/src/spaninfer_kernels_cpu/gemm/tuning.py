@@ -85,7 +85,7 @@ def _named(
         way = f"prefetch of {ahead} B" if ahead else "no prefetch"
         one, small = (replace(each, ahead=ahead) for each in (micro.one, micro.small))
         yield f"{first.name}, {way}", replace(micro, one=one, small=small)
-    if not micro.many.by_tiles:
+    if not (micro.many.by_tiles or micro.many.unpacks):
         for rows in _TILE_ROWS:
             many = replace(micro.many, rows=rows)
             yield f"{first.name}, tile of {rows} rows", replace(micro, many=many)
