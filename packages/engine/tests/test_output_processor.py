@@ -40,7 +40,7 @@ def test_what_came_while_the_writer_was_busy_is_one_output_per_choice():
     while (output := queues[0].get(timeout=0)) is not None:
         seen.append(output)
     assert "".join(output.text for output in seen) == "abcde"
-    assert sizes == [1, 2, 1]  # one token, three tokens; with the end, all is one
+    assert sizes == [1, 1]  # one token; three tokens with the end, merged with the first
     assert queues[1].get(timeout=0).text == "klmn"
 
 
@@ -68,7 +68,7 @@ def test_what_is_read_at_the_end_is_put_in_few_outputs_and_stop_strings_are_foun
 
     assert "".join(output.text for output in before_the_end) == "ab"
     assert stopped == [((2,), FinishReason.STOP)]
-    assert len(puts) - len(before_the_end) == 2  # what waited, and the end
+    assert len(puts) - len(before_the_end) == 1  # what waited, with the end
     assert queues[0].get(timeout=0).text == "abcde"
 
 
@@ -85,6 +85,38 @@ def test_a_long_answer_that_is_read_at_the_end_does_not_wait_in_one_piece():
     writer.close()
 
     assert found == [False] * (READ_AT_END - 1) + [True]
+
+
+def test_a_long_answer_that_is_read_at_the_end_is_written_though_nobody_wakes_the_writer():
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    queue, is_written = ResultQueue(1, lambda: None), Event()
+    queue.read_at_end()
+    queue.put = lambda output, put=queue.put: (put(output), is_written.set())
+    writer.put(RequestStarted((seq,), queue))
+    for number in range(2 * READ_AT_END):
+        writer.put(Events([(seq, number % 26, None)], []))
+
+    assert is_written.wait(120)
+    writer.close()
+
+
+def test_who_reads_token_by_token_waits_for_nobody_who_reads_at_the_end():
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    bench = Bench(num_spans=(50,))
+    patient, eager = (ResultQueue(1, lambda: None) for _ in range(2))
+    patient.read_at_end()
+    (first,), (second,) = bench.add(request(1, [1])), bench.add(request(2, [2]))
+    writer.put(RequestStarted((first,), patient))
+    writer.put(Events([(first, 0, None)], []))
+    writer.put(RequestStarted((second,), eager))
+    said = []
+    for token in range(20):
+        writer.put(Events([(first, token, None), (second, token, None)], []))
+        said.append(eager.get(timeout=120).text)
+    writer.close()
+
+    assert "".join(said) == "abcdefghijklmnopqrst"
 
 
 def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():

@@ -2,7 +2,8 @@ import asyncio
 
 import httpx
 import pytest
-from spaninfer_serving.guard import BodyBudget, Guard, LocalNames
+from spaninfer_serving.guard import BodyBudget, Guard
+from spaninfer_serving.local_names import LocalNames
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.errors import Problem
 from starlette.applications import Starlette

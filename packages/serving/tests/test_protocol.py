@@ -3,11 +3,10 @@
 import asyncio
 import json
 
-import h11
 import pytest
 import uvicorn
 from spaninfer_serving.connection_slots import ConnectionSlots
-from spaninfer_serving.protocol import HEAD_S, BoundedProtocol, _Connection
+from spaninfer_serving.protocol import HEAD_S, BoundedProtocol
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
@@ -115,68 +114,6 @@ def test_an_answer_may_take_longer_than_a_head():
 
 def test_requests_sent_at_once_are_answered_one_after_the_other():
     assert talk(REQUEST * 3, ANSWER).count(b"hello") == 3
-
-
-@pytest.mark.parametrize("data", [b"x", b"data: {}\n\n", bytes(range(256)) * 300])
-def test_pieces_of_a_stream_are_framed_as_h11_does(data):
-    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-    events = (h11.Response(status_code=200, headers=[]), h11.Data(data=data), h11.EndOfMessage())
-    said = []
-    for kind in (h11.Connection, _Connection):
-        connection = kind(h11.SERVER)
-        connection.receive_data(request * 2)
-        for _ in range(2):  # the next request on the connection, too
-            while connection.their_state is not h11.DONE:
-                connection.next_event()
-            said.append([connection.send(event) for event in events])
-            connection.start_next_cycle()
-
-    assert said[:2] == said[2:]
-
-
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
-        (b"abc", [("content-length", "3")]),
-        (b"", [("content-length", "3")]),  # of a HEAD request
-        (None, [("Content-Length", "0")]),
-    ],
-)
-def test_the_head_of_an_answer_of_known_length_travels_with_its_body(body, headers):
-    method = b"HEAD" if body == b"" else b"GET"
-    events = [h11.Response(status_code=200, headers=headers), h11.EndOfMessage()]
-    if body is not None:
-        events.insert(1, h11.Data(data=body))
-    said = []
-    for kind in (h11.Connection, _Connection):
-        connection = kind(h11.SERVER)
-        connection.receive_data(method + b" / HTTP/1.1\r\nHost: a\r\n\r\n")
-        connection.next_event()
-        said.append([connection.send(event) for event in events])
-
-    assert said[1][0] == b""
-    assert said[1][1] == b"".join(said[0])
-    assert b"".join(said[1]) == b"".join(said[0])
-
-
-def test_an_answer_of_known_length_may_not_be_longer():
-    connection = _Connection(h11.SERVER)
-    connection.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    connection.next_event()
-    connection.send(h11.Response(status_code=200, headers=[("content-length", "3")]))
-    connection.send(h11.Data(data=b"abc"))
-
-    with pytest.raises(h11.LocalProtocolError, match="Too much data"):
-        connection.send(h11.Data(data=b"d"))
-
-
-def test_an_answer_that_ends_with_its_connection_is_sent_as_it_is():
-    connection = _Connection(h11.SERVER)
-    connection.receive_data(b"GET / HTTP/1.0\r\n\r\n")
-    connection.next_event()
-
-    assert connection.send(h11.Response(status_code=200, headers=[])).endswith(b"\r\n\r\n")
-    assert connection.send(h11.Data(data=b"abc")) == b"abc"
 
 
 @pytest.mark.parametrize("line", [b"GARBAGE", b"it's", b'"', b"'\"\\"])

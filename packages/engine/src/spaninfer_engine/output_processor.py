@@ -65,14 +65,14 @@ class _Open:
     seq: SequenceState
     stream: TextStream
     queue: ResultQueue
+    is_eager: bool  # are its tokens written as they come?
     tokens: Tokens = field(default_factory=list)
     end: Ended | None = None
 
     @property
     def is_due(self) -> bool:
-        """Should its tokens be written now? Stop strings are looked for at once."""
-        is_patient = self.queue.is_read_at_end and not self.seq.request.sampling.stop
-        return not is_patient or len(self.tokens) >= READ_AT_END
+        """Should its tokens be written now?"""
+        return self.is_eager or len(self.tokens) >= READ_AT_END
 
 
 class OutputProcessor:
@@ -88,6 +88,7 @@ class OutputProcessor:
         self._writing = Lock()  # over the order of what is written, and `_open`
         self._open: dict[int, _Open] = {}  # by the sequence's request id
         self._due: dict[int, _Open] = {}  # those with something to write, in turn
+        self._num_eager = 0  # of those open
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
@@ -96,8 +97,20 @@ class OutputProcessor:
         self._inbox.append(message)
         if now:
             self._write(maxsize)
-        elif not isinstance(message, RequestStarted):  # which brings nothing to write
+        elif self._is_urgent(message):
             self._wake.put(True)
+
+    def _is_urgent(self, message: Message) -> bool:
+        """Does anybody wait for what this message brings? Asked when it is in the inbox.
+
+        Whoever counts a sequence as eager looks into the inbox behind that, and finds it there.
+        """
+        match message:
+            case RequestStarted(seqs, queue):
+                return _is_eager(seqs[0], queue)
+            case Events(_, ended) if not ended:
+                return self._num_eager > 0 or len(self._inbox) >= READ_AT_END
+        return True
 
     def close(self) -> None:
         """Write what was put before and end the thread; idempotent."""
@@ -131,8 +144,9 @@ class OutputProcessor:
         match message:
             case RequestStarted(seqs, queue):
                 for seq in seqs:
-                    stream = TextStream(seq, self._tokenizer)
-                    self._open[seq.seq_id] = _Open(seq, stream, queue)
+                    stream, is_eager = TextStream(seq, self._tokenizer), _is_eager(seq, queue)
+                    self._open[seq.seq_id] = _Open(seq, stream, queue, is_eager)
+                    self._num_eager += is_eager
             case Events(new_tokens, ended):
                 for seq, token, logprob in new_tokens:
                     if (entry := self._open.get(seq.seq_id)) is not None:
@@ -156,17 +170,19 @@ class OutputProcessor:
     def _write_seq(self, seq_id: int, entry: _Open) -> None:
         """Write all there is of a sequence."""
         tokens, entry.tokens = entry.tokens, []
-        if tokens:
-            self._put(seq_id, entry, tokens)
+        if tokens and (entry.end is None or entry.seq.request.sampling.stop):
+            self._put(seq_id, entry, tokens, None)
+            tokens = []
         if entry.end is not None and seq_id in self._open:
-            self._put(seq_id, entry, entry.end)
+            self._put(seq_id, entry, tokens, entry.end)
 
-    def _put(self, seq_id: int, entry: _Open, event: Tokens | Ended) -> None:
-        """Put what comes of tokens or an end."""
-        output = _output(seq_id, entry.stream, event)
+    def _put(self, seq_id: int, entry: _Open, tokens: Tokens, end: Ended | None) -> None:
+        """Put what comes of tokens, an end, or both."""
+        output = _output(seq_id, entry.stream, tokens, end)
         if output.finish_reason is not None:
             del self._open[seq_id]
-            if not isinstance(event, Ended):  # the loop still samples for it
+            self._num_eager -= entry.is_eager
+            if end is None:  # the loop still samples for it
                 self._stop((seq_id,), output.finish_reason)
         try:
             entry.queue.put(output)
@@ -174,11 +190,16 @@ class OutputProcessor:
             _log.exception("the listener of request %d failed", seq_id)
 
 
-def _output(seq_id: int, stream: TextStream, event: Tokens | Ended) -> Output:
-    """Return what comes of tokens or an end; a failure concerns the text of this sequence alone."""
+def _is_eager(seq: SequenceState, queue: ResultQueue) -> bool:
+    """Are its tokens looked at as they come? Stop strings are looked for at once."""
+    return not queue.is_read_at_end or bool(seq.request.sampling.stop)
+
+
+def _output(seq_id: int, stream: TextStream, tokens: Tokens, end: Ended | None) -> Output:
+    """Return what comes of tokens and an end; a failure concerns the text of this sequence."""
     now = monotonic()
     try:
-        return stream.end(event) if isinstance(event, Ended) else stream.push(event, now)
+        return stream.push(tokens, now) if end is None else stream.end(end, tokens)
     except BaseException as error:  # a panic of the tokenizers library is no Exception
         _log.exception("the text of request %d failed", seq_id)
         return stream.fail(as_exception(error), now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
@@ -41,23 +42,31 @@ class TextStream:
             token, number = tokens[len(texts)][0], self._num_tokens + len(texts) + 1
             texts.append(self._text_of(token, number))
         output = self._with_tokens(tokens[: len(texts)], texts)
-        return output if self._finder.hit is None else self._stopped(output, now, output.text)
+        return output if self._finder.hit is None else self._stopped(output, now)
 
-    def end(self, end: Ended) -> Output:
-        """Return the last output: the token that came with the end, and all text held back."""
-        output, finder = Output(index=self._index, seed=self._seed), self._finder
+    def end(self, end: Ended, tokens: Sequence[tuple[int, TokenLogprob | None]] = ()) -> Output:
+        """Return the last output: the token that came with the end, and all text held back.
+
+        `tokens` are those in front of it that were not pushed, where there are no stop strings.
+        """
+        drawn = list(tokens)
+        texts = [self._detokenizer.push_one(token) for token, _ in tokens]
         if end.token is not None:
             _, token, logprob = end.token
             # A token that stands for the end is no text, unless the caller wants to see it.
             is_hidden = end.matched is not None and not self._sampling.include_stop
-            text = "" if is_hidden else self._text_of(token, self._num_tokens + 1)
-            output = self._with_tokens([(token, logprob)], [text])
-        text = output.text if finder.hit is not None else output.text + self._rest()
-        if finder.hit is not None and end.error is None:
-            return self._stopped(output, end.usage.finished_s, text)
-        return replace(
-            output,
-            text=text,
+            drawn.append((token, logprob))
+            texts.append("" if is_hidden else self._text_of(token, self._num_tokens + len(drawn)))
+        rest = "" if self._finder.hit is not None else self._rest()
+        if rest and end.token is not None:
+            texts[-1] += rest
+        elif rest:
+            texts.append(rest)
+        if self._finder.hit is not None and end.error is None:
+            return self._stopped(self._with_tokens(drawn, texts), end.usage.finished_s)
+        return self._with_tokens(
+            drawn,
+            texts,
             finish_reason=end.reason,
             matched=end.matched,
             error=end.error,
@@ -75,9 +84,12 @@ class TextStream:
         )
 
     def _with_tokens(
-        self, tokens: Sequence[tuple[int, TokenLogprob | None]], texts: Sequence[str]
+        self,
+        tokens: Sequence[tuple[int, TokenLogprob | None]],
+        texts: Sequence[str],
+        **ending: Any,
     ) -> Output:
-        is_first = self._num_tokens == 0
+        is_first = self._num_tokens == 0 and len(tokens) > 0
         self._num_tokens += len(tokens)
         return Output(
             index=self._index,
@@ -87,6 +99,7 @@ class TextStream:
             prompt_logprobs=self._seq.prompt_logprobs() if is_first else (),
             seed=self._seed,
             texts=tuple(texts) if len(texts) > 1 else (),
+            **ending,
         )
 
     def _text_of(self, token: int, number: int) -> str:
@@ -99,10 +112,9 @@ class TextStream:
     def _rest(self) -> str:
         return self._finder.push(self._detokenizer.flush()) + self._finder.flush()
 
-    def _stopped(self, output: Output, now: float | None, text: str) -> Output:
+    def _stopped(self, output: Output, now: float | None) -> Output:
         return replace(
             output,
-            text=text,
             finish_reason=FinishReason.STOP,
             matched=self._finder.hit,
             usage=self._usage(now),

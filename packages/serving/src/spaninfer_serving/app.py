@@ -19,7 +19,8 @@ from starlette.types import ASGIApp
 from spaninfer_serving.access_log import ID_HEADER, AccessLog
 from spaninfer_serving.direct import DirectRoutes
 from spaninfer_serving.error_mapping import problem_of
-from spaninfer_serving.guard import Guard, LocalNames
+from spaninfer_serving.guard import Guard
+from spaninfer_serving.local_names import LocalNames
 from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.routes import (

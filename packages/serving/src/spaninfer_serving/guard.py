@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from functools import lru_cache
-from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spaninfer_serving.admission_gate import AdmissionGate
 from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.settings import Settings, bearer_key, is_loopback
+from spaninfer_serving.plain_http import PlainCycle
+from spaninfer_serving.replay import Replay, plain_cycle
+from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.errors import Problem
 
 # Everything else needs the key: a new route is closed until somebody opens it here.
@@ -74,7 +74,7 @@ class Guard:
             await answer(problem, send)
             return
         if body is not None:  # None: the client left, so nobody waits for an answer
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, Replay(body, receive), send)
 
     async def _admit(
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
@@ -95,26 +95,31 @@ class Guard:
                 code="ambiguous_length",
                 headers={"Connection": "close"},
             )
-        key = bearer_key(headers.get(b"authorization", b"").decode("latin-1"))
-        client = self._settings.client_of(key, scope.get("client"))
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        caller = self._settings.caller_of(authorization, scope.get("client"))
+        scope.setdefault("state", {})["caller"] = caller
+        client = caller.client
         is_public = scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_PREFIX)
-        if is_public or not self._settings.accepts(key):
+        is_known = self._settings.accepts(caller.key)
+        if is_public or not is_known:
             await self._public_gate.enter(client)
         if is_public:
             return b""
-        self._check_key(key)
+        if not is_known:
+            raise _no_key()
         await self._gate.enter(client)
-        return await self._read_in_time(client, headers, receive)
+        body = self._whole(plain_cycle(receive))
+        return await self._read_in_time(client, headers, receive) if body is None else body
 
-    def _check_key(self, key: str | None) -> None:
-        if not self._settings.accepts(key):
-            raise Problem(
-                401,
-                "a valid key is needed: send it as 'Authorization: Bearer KEY'",
-                type="authentication_error",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    def _whole(self, cycle: PlainCycle | None) -> bytes | None:
+        """Return the body of a plain request that came as a whole."""
+        body = None if cycle is None else cycle.receive_nowait()
+        if body is not None:
+            if len(body) > self._max_body_bytes:
+                raise _too_large(self._max_body_bytes)
+            self._body_budget.take(0, len(body))
+            self._body_budget.give_back(len(body))
+        return body
 
     async def _read_in_time(
         self, client: Client, headers: Mapping[bytes, bytes], receive: Receive
@@ -186,43 +191,6 @@ class BodyBudget:
         return min(num_bytes, self._ordinary_bytes)
 
 
-class LocalNames:
-    """ASGI middleware that answers 403 to requests addressed to another host than this one.
-
-    What protects a local server without a key from web pages of others is that browsers tell them
-    nothing of another host's answers. A page whose own host name is made to point here (DNS
-    rebinding) gets around that; but its requests carry that name.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it here."""
-        host = dict(scope.get("headers", ())).get(b"host", b"localhost").decode("latin-1")
-        if scope["type"] != "http" or _is_local(host):
-            await self._app(scope, receive, send)
-            return
-        problem = Problem(
-            403,
-            f"this server answers to localhost, not to {host!r}; start it with "
-            "--api-key SECRET, or with --no-auth, to have it answer to other names",
-            type="permission_error",
-            code="host_not_allowed",
-        )
-        await answer(problem, send)
-
-
-@lru_cache(maxsize=64)
-def _is_local(host: str) -> bool:
-    """Return whether a Host header, with or without a port, names this machine."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return is_loopback(name) or name.endswith(".localhost")
-
-
 def _head_bytes(scope: Scope) -> int:
     """Return how long the head of a request was on the wire, without spaces that mean nothing."""
     query = scope.get("query_string", b"")
@@ -231,20 +199,20 @@ def _head_bytes(scope: Scope) -> int:
     return len(scope["method"]) + target + len("  HTTP/1.1\r\n\r\n") + lines
 
 
+def _no_key() -> Problem:
+    return Problem(
+        401,
+        "a valid key is needed: send it as 'Authorization: Bearer KEY'",
+        type="authentication_error",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
 def _too_large(limit: int) -> Problem:
     return Problem(
         413, f"the body is larger than this server's limit of {limit} bytes", code="body_too_large"
     )
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive that gives the body once, then what really happens (a disconnect)."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return replayed
 
 
 async def answer(problem: Problem, send: Send) -> None:

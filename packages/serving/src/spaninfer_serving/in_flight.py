@@ -10,8 +10,9 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
-from weakref import WeakSet, finalize
+from weakref import ref
 
 from spaninfer_engine import OutputStream
 from spaninfer_engine.handle import RequestHandle
@@ -97,7 +98,7 @@ class _Flight:
     """One HTTP request, and the streams of its prompts that are still held."""
 
     account: str
-    streams: WeakSet[OutputStream] = field(default_factory=WeakSet)
+    streams: list[ref[OutputStream]] = field(default_factory=list)
     num_open: int = 0
 
 
@@ -125,21 +126,22 @@ class InFlight:
 
     def add(self, request_id: str, account: str, streams: Sequence[OutputStream]) -> None:
         """Count a request as running as long as anybody holds one of its streams."""
-        flight = _Flight(account, WeakSet(streams), len(streams))
+        flight = _Flight(account, num_open=len(streams))
         self._flights.setdefault(request_id, []).append(flight)
         if meter := self._meters.get(account):
             meter.num_running += 1
         for stream in streams:
             over = (request_id, flight, stream.handle)
-            finalize(stream, self._over.append, over).atexit = False
+            flight.streams.append(ref(stream, partial(self._note_over, over)))
 
     def abort(self, request_id: str) -> bool:
         """End a request, whose answer keeps what it has; False where there is none of this id."""
         self._settle()
         flights = self._flights.get(request_id, ())
         for flight in flights:
-            for stream in flight.streams:
-                stream.stop()
+            for each in flight.streams:
+                if (stream := each()) is not None:
+                    stream.stop()
         return bool(flights)
 
     def abort_all(self) -> list[str]:
@@ -152,6 +154,9 @@ class InFlight:
         while len(self):
             await asyncio.sleep(LOOK_AGAIN_S)
 
+    def _note_over(self, over: tuple[str, _Flight, RequestHandle], _: object) -> None:
+        self._over.append(over)
+
     def _settle(self) -> None:
         while self._over:
             self._end(*self._over.popleft())
@@ -163,6 +168,7 @@ class InFlight:
         flight.num_open -= 1
         if flight.num_open:
             return
+        flight.streams.clear()  # each holds what holds the flight
         if meter is not None:
             meter.num_running -= 1
         flights = self._flights[request_id]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from spaninfer_engine import EngineState, EngineStats, OffloadStats, Output, Usage
+from spaninfer_engine import EngineState, EngineStats, OffloadStats, Usage
 
 from spaninfer_serving.vllm_metrics import VllmNames
 
@@ -77,17 +77,8 @@ class Metrics:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry) + generate_latest(self._others)
 
-    async def observed(
-        self, outputs: AsyncIterator[tuple[int, Output]], ended: Callable[[Output], None]
-    ) -> AsyncIterator[tuple[int, Output]]:
-        """Yield the outputs unchanged, noting the times of the last ones, which `ended` is told."""
-        async for index, output in outputs:
-            if output.usage is not None:
-                self._note(output.usage)
-                ended(output)
-            yield index, output
-
-    def _note(self, usage: Usage) -> None:
+    def note(self, usage: Usage) -> None:
+        """Note the counts and times of an answer that has ended."""
         self._prompt.observe(usage.prompt_len)
         self._output.observe(usage.output_len)
         if usage.scheduled_s is not None:

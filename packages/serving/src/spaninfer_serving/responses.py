@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TypeAlias
 
 from pydantic import BaseModel
-from spaninfer_engine import OutputStream
 from spaninfer_engine.handle import each_token
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob
 from spaninfer_engine.request import Usage as EngineUsage
@@ -417,47 +416,3 @@ async def without_answers(
                 usage=replace(output.usage, output_len=0) if output.usage else None,
             ),
         )
-
-
-def merged(streams: Sequence[OutputStream], choices: int) -> AsyncIterator[tuple[int, Output]]:
-    """Return (prompt * n + index, output) of several requests as they come."""
-    return _outputs_of(streams[0]) if len(streams) == 1 else _outputs_of_all(streams, choices)
-
-
-async def _outputs_of(stream: OutputStream) -> AsyncIterator[tuple[int, Output]]:
-    """Yield the outputs of one request, with neither a task nor a queue in between."""
-    try:
-        async for output in stream:
-            yield output.index, output
-    finally:
-        stream.close()
-
-
-async def _outputs_of_all(
-    streams: Sequence[OutputStream], choices: int
-) -> AsyncIterator[tuple[int, Output]]:
-    outputs: asyncio.Queue[tuple[int, Output] | Exception | None] = asyncio.Queue()
-
-    async def drain(number: int, stream: OutputStream) -> None:
-        try:
-            async for output in stream:
-                outputs.put_nowait((number * choices + output.index, output))
-        except Exception as error:
-            outputs.put_nowait(error)
-        outputs.put_nowait(None)
-
-    tasks = [asyncio.ensure_future(drain(i, stream)) for i, stream in enumerate(streams)]
-    try:
-        running = len(tasks)
-        while running:
-            match await outputs.get():
-                case None:
-                    running -= 1
-                case Exception() as error:
-                    raise error
-                case found:
-                    yield found
-    finally:
-        for task, stream in zip(tasks, streams, strict=True):
-            task.cancel()
-            stream.close()

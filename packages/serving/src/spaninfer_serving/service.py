@@ -23,10 +23,11 @@ from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight
+from spaninfer_serving.job_outputs import outputs_of
 from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
-from spaninfer_serving.responses import Prompt, ResponseMeta, merged
+from spaninfer_serving.responses import Prompt, ResponseMeta
 from spaninfer_serving.responses_api.store import ResponseStore
 from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.text_batcher import TextBatcher
@@ -353,7 +354,13 @@ class Service:
         del grammar
         self.in_flight.add(tally.request_id, account, streams)
         tally.asked, tally.is_chat = asked.sampling, asked.meta.id.startswith("chat")
-        return self.metrics.observed(merged(streams, asked.sampling.n), tally.add)
+
+        def ended(output: Output) -> None:
+            assert output.usage is not None
+            self.metrics.note(output.usage)
+            tally.add(output)
+
+        return outputs_of(streams, asked.sampling.n, ended)
 
 
 def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:

@@ -25,6 +25,14 @@ MEDIA_BODY_BYTES = 48 * MIB  # an image of 32 MiB in base64, or some dozens of p
 BODY_BYTES = 2 * MIB  # for what is not the prompt, and for lists of short prompts
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request, and the key that it brings, valid or not."""
+
+    key: str | None
+    client: Client
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything the server was told.
@@ -133,6 +141,12 @@ class Settings:
                 account = account_of(known) if known.sha256 == given else account
         return Client(account, f"{host}:{port}")
 
+    def caller_of(self, authorization: str, address: Sequence[Any] | None) -> Caller:
+        """Return who sends a request with this Authorization header, empty for none."""
+        scheme, _, given = authorization.partition(" ")
+        key = given if scheme.lower() == "bearer" else None
+        return Caller(key, self.client_of(key, address))
+
     def tenant_of(self, key: str | None) -> str:
         """Return the name of those who share prefixes, media and schemas that the server keeps:
         requests with one key, unless `share_prefixes`.
@@ -146,12 +160,6 @@ class Settings:
     def may_prioritise(self, key: str | None) -> bool:
         """Return whether a request with this key may set a priority."""
         return any(_matches(key, self.priority_keys))
-
-
-def bearer_key(authorization: str) -> str | None:
-    """Return the key in the value of an Authorization header, None where there is none."""
-    scheme, _, key = authorization.partition(" ")
-    return key if scheme.lower() == "bearer" else None
 
 
 def _check_keys(option: str, keys: tuple[str, ...]) -> None:

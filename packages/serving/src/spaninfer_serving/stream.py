@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from spaninfer_serving.error_mapping import STOPPING, problem_of
+from spaninfer_serving.plain_http import PlainCycle
+from spaninfer_serving.replay import plain_cycle
 from spaninfer_serving.wire.errors import Problem
 
 log = logging.getLogger(__name__)
@@ -76,48 +78,67 @@ class EventStream(StreamingResponse):
         prompt_param: str,
         framing: Framing[C],
     ) -> None:
-        self._framing = framing
-        super().__init__(
-            _events(chunks, prompt_param, self._framing),
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
-        self._keep_alive_s = keep_alive_s
+        super().__init__(chunks, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._chunks, self._framing = chunks, framing
+        self._keep_alive_s, self._prompt_param = keep_alive_s, prompt_param
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, or what is read of it before the client leaves."""
-        request = Request(scope, receive)
-        await unless_disconnected(request, partial(self.stream_response, send))
+        line = _Line(send, plain_cycle(receive))
+        await unless_disconnected(Request(scope, receive), partial(self._send, line))
 
-    async def stream_response(self, send: Send) -> None:
+    async def _send(self, line: _Line) -> None:
         """Send everything; cancelled when the client leaves, or the server stops."""
-        line = _Line(send)
         beating = asyncio.ensure_future(line.keep_alive(self._keep_alive_s))
         try:
-            await super().stream_response(line.send)
+            async with aclosing(self._chunks):
+                await line.begin(self.status_code, self.raw_headers)
+                await self._send_chunks(line)
+                await line.finish(self._framing.end)
         except asyncio.CancelledError:
             await line.finish(self._framing.error(STOPPING) + self._framing.end)
             raise
         finally:
             beating.cancel()
 
+    async def _send_chunks(self, line: _Line) -> None:
+        """Send what there is, and the error that ends it as an event."""
+        while True:
+            try:
+                chunk = await self._chunks.__anext__()
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                problem = problem_of(error, self._prompt_param)
+                if problem.status >= 500:
+                    log.exception("a streamed request failed")
+                await line.write(self._framing.error(problem))
+                return
+            await line.write(self._framing.events(chunk))
+
 
 class _Line:
     """The way to one client, and whether anything has gone along it lately."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, cycle: PlainCycle | None) -> None:
+        self._send, self._cycle = send, cycle
         self._is_open = True
         self._num_sent = 0
 
-    async def send(self, message: Message) -> None:
+    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece; in place where the connection can, since it is one for each token."""
         self._num_sent += 1
-        self._is_open = message.get("more_body", True)
-        await self._send(message)
+        if self._cycle is None or not self._cycle.write_nowait(data):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, last: bytes) -> None:
-        """End the response early; says nothing to a client that has left."""
+        """End the response; says nothing to a client that has left."""
         if self._is_open:
-            await self.send({"type": "http.response.body", "body": last, "more_body": False})
+            self._is_open = False
+            await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def keep_alive(self, silence_s: float) -> None:
         """Send a comment after every silence, so that proxies and clients do not give up."""
@@ -125,47 +146,48 @@ class _Line:
             before = self._num_sent
             await asyncio.sleep(silence_s)
             if self._is_open and self._num_sent == before:
-                await self.send(
-                    {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}
-                )
-
-
-async def _events(
-    chunks: AsyncGenerator[C, None], prompt_param: str, framing: Framing[C]
-) -> AsyncIterator[bytes]:
-    async with aclosing(chunks):
-        try:
-            async for chunk in chunks:
-                yield framing.events(chunk)
-        except Exception as error:
-            problem = problem_of(error, prompt_param)
-            if problem.status >= 500:
-                log.exception("a streamed request failed")
-            yield framing.error(problem)
-        yield framing.end
+                await self.write(KEEP_ALIVE)
 
 
 async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return what `work` returns; cancel it and return None when the client goes away."""
     working = asyncio.current_task()
     assert working is not None, "requests are answered in tasks"
-    has_left = False
+    is_over = has_left = False
 
-    def cancel(_: object) -> None:
+    def leave() -> None:
         nonlocal has_left
-        has_left = True
-        working.cancel()
+        if not is_over:
+            has_left = True
+            working.cancel()
 
+    with _calling(leave, request):
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if has_left and not working.uncancel():
+                return None
+            raise
+        finally:
+            is_over = True
+
+
+@contextmanager
+def _calling(leave: Callable[[], None], request: Request) -> Iterator[None]:
+    """Call `leave` when the client goes away; of a plain request, without a task that waits."""
+    cycle = plain_cycle(request.receive)
+    if cycle is not None and not cycle.disconnected:
+        cycle.on_leave = leave
+        try:
+            yield
+        finally:
+            cycle.on_leave = None
+        return
     leaving = asyncio.ensure_future(_disconnected(request))
-    leaving.add_done_callback(cancel)
+    leaving.add_done_callback(lambda _: leave())
     try:
-        return await work()
-    except asyncio.CancelledError:
-        if has_left and not working.uncancel():
-            return None
-        raise
+        yield
     finally:
-        leaving.remove_done_callback(cancel)
         leaving.cancel()
 
 

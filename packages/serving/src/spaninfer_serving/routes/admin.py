@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 
 from spaninfer_serving.openapi import answers_to, query
 from spaninfer_serving.operations import Operations, set_log_level
-from spaninfer_serving.routes.respond import handled, key_of
+from spaninfer_serving.routes.respond import caller_of, handled
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.admin import (
     AbortRequest,
@@ -32,7 +32,7 @@ from spaninfer_serving.wire.errors import Problem
 def admin_only(request: Request) -> None:
     """Raise Problem unless a request has an admin key."""
     settings = service_of(request).settings
-    if not settings.is_admin(key_of(request)):
+    if not settings.is_admin(caller_of(request).key):
         way = "send one" if settings.admin_hashes else "the server was started without any"
         raise Problem(
             403,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from spaninfer_engine import GroupMap
 
-from spaninfer_serving.routes.respond import key_of
+from spaninfer_serving.routes.respond import caller_of
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.cache_map import (
     CacheFigures,
@@ -27,7 +27,7 @@ async def cache_map(request: Request) -> CacheFigures:
     Where several keys are served, it takes an admin key to see what others do.
     """
     service = service_of(request)
-    if not service.settings.may_watch(key_of(request)):
+    if not service.settings.may_watch(caller_of(request).key):
         raise Problem(
             403,
             "/cache_map shows the requests of all keys; it needs an admin key, of --admin-key-file",

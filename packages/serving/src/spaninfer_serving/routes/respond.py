@@ -15,9 +15,10 @@ from spaninfer_engine.texts import Task
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.media_inputs import ReadMedia
 from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.replay import Replay
 from spaninfer_serving.responses import Answer
 from spaninfer_serving.service import GenerationJob, Service, service_of
-from spaninfer_serving.settings import bearer_key
+from spaninfer_serving.settings import Caller
 from spaninfer_serving.stream import EventStream, Framing, unless_disconnected
 from spaninfer_serving.text_jobs import TextJob
 from spaninfer_serving.translate import placement_of
@@ -49,12 +50,13 @@ async def read(
     """Return the body of a request, and what it asks of the engine; raises as `handled` does."""
     service = service_of(request)
     service.demand("generate")
-    client, key = client_of(request), key_of(request)
-    tenant = service.settings.tenant_of(key)
-    may_prioritise = service.settings.may_prioritise(key)
+    caller = caller_of(request)
+    tenant = service.settings.tenant_of(caller.key)
+    may_prioritise = service.settings.may_prioritise(caller.key)
 
     def work(body: Fields, check: Check) -> tuple[Fields, T]:
-        placement = placement_of(body, client.account, tenant, may_prioritise=may_prioritise)
+        account = caller.client.account
+        placement = placement_of(body, account, tenant, may_prioritise=may_prioritise)
         check()
         return body, ask(body, placement, check)
 
@@ -124,7 +126,9 @@ async def with_media(
     size = sum(each.num_bytes for each in media.values()) + chat.num_chars
     made = await unless_disconnected(
         request,
-        lambda: service.parse_pool.run(size, client_of(request), lambda check: work(media, check)),
+        lambda: service.parse_pool.run(
+            size, caller_of(request).client, lambda check: work(media, check)
+        ),
     )
     if made is None:
         raise _left()
@@ -160,7 +164,7 @@ async def read_texts(
 ) -> tuple[Texts, TextJob]:
     """Return the body of a request about texts, as `read` does."""
     service_of(request).demand(task)
-    client = client_of(request)
+    client = caller_of(request).client
     return await handled(request, kind, lambda body, check: (body, ask(body, client, check)))
 
 
@@ -170,7 +174,7 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
     The client's leaving drops the work, and raises Problem.
     """
     check_headers(request.headers)
-    data = b"".join([chunk async for chunk in request.stream()])  # .body() would keep it
+    data = _body_of(request)
     pool = service_of(request).parse_pool
 
     def parse_and_work(check: Check) -> T:
@@ -181,25 +185,28 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
     if len(data) <= IN_PLACE_BYTES:
         return parse_and_work(lambda: None)
     found = await unless_disconnected(
-        request, lambda: pool.run(len(data), client_of(request), parse_and_work)
+        request, lambda: pool.run(len(data), caller_of(request).client, parse_and_work)
     )
     if found is None:
         raise _left()
     return found
 
 
+def _body_of(request: Request) -> bytes:
+    """Return the body of a request, and forget it: `Request.body` would keep it."""
+    received = request.receive
+    assert isinstance(received, Replay), "the guard has read it"
+    return received.take()
+
+
 def _left() -> Problem:
     return Problem(CLIENT_LEFT, "the client has left", code="client_left")
 
 
-def key_of(request: Request) -> str | None:
-    """Return the key that a request brings."""
-    return bearer_key(request.headers.get("authorization", ""))
-
-
-def client_of(request: Request) -> Client:
-    """Return who sends a request."""
-    return service_of(request).settings.client_of(key_of(request), request.client)
+def caller_of(request: Request) -> Caller:
+    """Return who sends a request, as the guard found."""
+    caller: Caller = request.state.caller
+    return caller
 
 
 def streamed(

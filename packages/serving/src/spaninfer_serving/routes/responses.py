@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses_api.answer import response_events
 from spaninfer_serving.responses_api.jobs import ResponseService
-from spaninfer_serving.routes.respond import ask, client_of, read_chat, started, streamed, whole
+from spaninfer_serving.routes.respond import ask, caller_of, read_chat, started, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
@@ -44,14 +44,14 @@ async def create_response(request: Request) -> Response:
 @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
 async def kept_response(response_id: str, request: Request) -> Response:
     """Return a response that is kept."""
-    stored = service_of(request).stored.get(client_of(request).account, response_id)
+    stored = service_of(request).stored.get(caller_of(request).client.account, response_id)
     return Response(stored.json, media_type="application/json")
 
 
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(response_id: str, request: Request) -> DeletedResponse:
     """Forget a response."""
-    service_of(request).stored.delete(client_of(request).account, response_id)
+    service_of(request).stored.delete(caller_of(request).client.account, response_id)
     return DeletedResponse(id=response_id)
 
 
