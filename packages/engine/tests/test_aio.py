@@ -5,7 +5,7 @@ import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
 from checking import BlockedRunner
 from spaninfer_engine import aio
-from spaninfer_engine.aio import AsyncEngine, _Wakeups
+from spaninfer_engine.aio import AsyncEngine, _Alarm, _Wakeups
 from spaninfer_engine.errors import EngineClosed, PromptTooLong, Unread
 from spaninfer_engine.request import FinishReason, SamplingParams
 
@@ -154,20 +154,21 @@ def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
 def test_what_came_for_many_streams_wakes_the_loop_once():
     async def main():
         loop = asyncio.get_running_loop()
-        events = [asyncio.Event() for _ in range(20)]
+        alarms = [_Alarm() for _ in range(20)]
         wakeups, calls = _Wakeups(loop), []
         call = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda act, *more, **k: (
             calls.append(act),
             call(act, *more, **k),
         )
-        wakers = [wakeups.waker(event) for event in events]
+        wakers = [wakeups.waker(alarm) for alarm in alarms]
         for _ in range(3):
+            waiting = [alarm.set() for alarm in alarms]
             for wake in wakers:  # here, so that the loop cannot run in between
                 wake()
-            await asyncio.gather(*(event.wait() for event in events))
-            for event in events:
-                event.clear()
+            await asyncio.gather(*waiting)
+            for alarm in alarms:
+                alarm.is_rung = False
         return calls
 
     calls = asyncio.run(main())
@@ -177,7 +178,7 @@ def test_what_came_for_many_streams_wakes_the_loop_once():
 
 def test_a_wake_up_after_the_loop_is_closed_is_for_nobody():
     loop = asyncio.new_event_loop()
-    wake = _Wakeups(loop).waker(asyncio.Event())
+    wake = _Wakeups(loop).waker(_Alarm())
     loop.close()
 
     wake()

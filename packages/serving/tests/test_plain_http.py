@@ -181,7 +181,7 @@ async def _answers_to(script):
         def _begin(self, head):
             nonlocal num_plain
             num_plain += 1
-            super()._begin(head)
+            return super()._begin(head)
 
     config = uvicorn.Config(application, lifespan="off", log_level=60)
     make = partial(Watched, config, state, {}, places=ConnectionSlots(100))

@@ -39,22 +39,22 @@ class OutputStream:
         at_end: bool,
     ) -> None:
         self._engine, self._handle, self._queue = engine, handle, queue
-        self._ready = asyncio.Event()
+        self._alarm = alarm = _Alarm()
         if at_end:
             queue.read_at_end()
         else:
             queue.limit(MOST_UNREAD, _stopper(engine, handle))
-        queue.listen(wakeups.waker(self._ready))
+        queue.listen(wakeups.waker(alarm))
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Output:
-        queue, ready = self._queue, self._ready
+        queue, alarm = self._queue, self._alarm
         while not queue.is_due:
-            ready.clear()
-            if not queue.is_due:  # what comes from here on sets the event
-                await ready.wait()
+            alarm.is_rung = False
+            if not queue.is_due:  # what comes from here on rings
+                await alarm.set()
         output = queue.get_nowait()
         if output is None:
             raise StopAsyncIteration
@@ -188,8 +188,28 @@ def _stopper(engine: Engine, handle: RequestHandle) -> Callable[[], None]:
     return stop
 
 
+class _Alarm:
+    """Wakes the one task that waits for it; an Event has three more calls and a queue of tasks."""
+
+    __slots__ = ("_waiter", "is_rung")
+
+    def __init__(self) -> None:
+        self.is_rung = False  # and its reader has not looked since
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> asyncio.Future[None]:
+        """Return what is done at the next `wake`."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+    def wake(self) -> None:
+        """Wake the task; called in its loop."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class _Wakeups:
-    """Events of one loop that other threads set: all that are due in one call of the loop.
+    """Alarms of one loop that other threads ring: all that are due in one call of the loop.
 
     Calling a loop from another thread takes it a system call to write and one to read, 10 us in
     all; a step of an engine brings an output for each of its requests.
@@ -197,26 +217,27 @@ class _Wakeups:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # which keeps the streams, which keep this
-        self._due: deque[asyncio.Event] = deque()
+        self._due: deque[_Alarm] = deque()
         self._is_called = False
 
-    def waker(self, ready: asyncio.Event) -> Callable[[], None]:
-        """Return what sets the event from any thread."""
+    def waker(self, alarm: _Alarm) -> Callable[[], None]:
+        """Return what rings the alarm from any thread."""
 
-        def wake() -> None:
-            # The event is set until its reader has woken: then one more call changes nothing.
-            if ready.is_set():
+        def ring() -> None:
+            # Its reader looks at everything once it has woken: one more call changes nothing.
+            if alarm.is_rung:
                 return
-            self._due.append(ready)
+            alarm.is_rung = True
+            self._due.append(alarm)
             loop = self._loop()
             if loop is not None and not self._is_called:
                 self._is_called = True
                 with suppress(RuntimeError):  # the loop is closed: nobody reads any more
-                    loop.call_soon_threadsafe(self._set_due)
+                    loop.call_soon_threadsafe(self._wake_due)
 
-        return wake
+        return ring
 
-    def _set_due(self) -> None:
+    def _wake_due(self) -> None:
         self._is_called = False  # first: what is appended from here on calls again
         while self._due:
-            self._due.popleft().set()
+            self._due.popleft().wake()

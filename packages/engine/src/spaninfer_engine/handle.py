@@ -56,18 +56,24 @@ class ResultQueue:
         with self._changed:
             if not self.has_news and not self._changed.wait_for(lambda: self.has_news, timeout):
                 raise TimeoutError(f"nothing new after {timeout} s")
-            if self._unread is not None:
-                raise self._unread
-            if not self._pending:
-                return None
-            index = next(iter(self._pending))
-            output = merge(self._pending.pop(index))
-            self._num_unread -= _weight(output)
-            return output
+            return self._take()
 
     def get_nowait(self) -> Output | None:
         """Return what is there; None when everything has been read, TimeoutError if not yet."""
-        return self.get(timeout=0)
+        with self._changed:
+            if not self.has_news:
+                raise TimeoutError("nothing new yet")
+            return self._take()
+
+    def _take(self) -> Output | None:
+        """Return what waits longest; to be called with the lock."""
+        if self._unread is not None:
+            raise self._unread
+        if not self._pending:
+            return None
+        output = merge(self._pending.pop(next(iter(self._pending))))
+        self._num_unread -= _weight(output)
+        return output
 
     @property
     def has_news(self) -> bool:

@@ -47,10 +47,14 @@ class Metrics:
             ("status",),
             registry=self._registry,
         )
+        self._by_status: dict[int, Counter] = {}
 
     def count_response(self, status: int) -> None:
         """Note how a request was answered."""
-        self._responses.labels(str(status)).inc()
+        child = self._by_status.get(status)
+        if child is None:
+            child = self._by_status[status] = self._responses.labels(str(status))
+        child.inc()
 
     def note_texts(self, lengths: Sequence[int], queued_s: float, lasted_s: float) -> None:
         """Note a request about texts of so many tokens each."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
 
@@ -30,8 +29,7 @@ _KEEP, _CLOSE = b"keep-alive", b"close"
 _BODYLESS = frozenset({204, 304})
 
 
-@dataclass(frozen=True, slots=True)
-class PlainHead:
+class PlainHead(NamedTuple):
     """The head of a plain request."""
 
     method: str
@@ -81,9 +79,7 @@ class PlainCycle(RequestResponseCycle):
     less, and for the client one thing to read instead of two.
     """
 
-    on_leave: Callable[[], None] | None = None
-    """Called where the client leaves before the whole answer was sent."""
-
+    _on_leave: Callable[[], None] | None = None
     _head = b""  # unsent
     _num_left: int | None = None  # bytes of the body; None: it is sent in chunks
 
@@ -95,8 +91,16 @@ class PlainCycle(RequestResponseCycle):
 
     def leave(self) -> None:
         """Note that the client has left."""
-        if self.on_leave is not None and not self.response_complete:
-            self.on_leave()
+        if self._on_leave is not None and not self.response_complete:
+            self._on_leave()
+
+    def watch(self, on_leave: Callable[[], None]) -> Callable[[], None]:
+        """Have `on_leave` called where the client leaves before all was sent; return what ends it."""
+        self._on_leave = on_leave
+        return self._stop_watching
+
+    def _stop_watching(self) -> None:
+        self._on_leave = None
 
     def receive_nowait(self) -> bytes | None:
         """Return the body if all of it is there and nothing was received of it; else None."""

@@ -93,8 +93,7 @@ class BoundedProtocol(H11Protocol):
         if head is None:
             return data
         self._unset_keepalive_if_required()
-        self._begin(head)
-        return self._take_body(self.cycle, data[head.end :])
+        return self._take_body(self._begin(head), data[head.end :])
 
     def _take_body(self, cycle: PlainCycle, data: bytes) -> bytes:
         rest = cycle.take(data)
@@ -102,7 +101,7 @@ class BoundedProtocol(H11Protocol):
             self.flow.pause_reading()
         return rest
 
-    def _begin(self, head: PlainHead) -> None:
+    def _begin(self, head: PlainHead) -> PlainCycle:
         """Have a plain request answered."""
         raw_path, _, query = head.target.partition(b"?")
         path = raw_path.decode("ascii")
@@ -112,7 +111,7 @@ class BoundedProtocol(H11Protocol):
             "http_version": "1.1",
             "server": self.server,
             "client": self.client,
-            "scheme": self.scheme,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]
             "method": head.method,
             "root_path": "",
             "path": unquote(path) if "%" in path else path,
@@ -121,7 +120,7 @@ class BoundedProtocol(H11Protocol):
             "headers": head.headers,
             "state": self.app_state.copy(),
         }
-        self.cycle = PlainCycle(
+        self.cycle = cycle = PlainCycle(
             head,
             scope=self.scope,
             conn=self.conn,
@@ -134,9 +133,10 @@ class BoundedProtocol(H11Protocol):
             message_event=asyncio.Event(),
             on_response=self.on_response_complete,
         )
-        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task = self.loop.create_task(cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+        return cycle
 
     def on_response_complete(self) -> None:
         """Turn to what the client has sent meanwhile, and see to it that it reads the answer."""

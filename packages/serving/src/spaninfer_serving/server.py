@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from spaninfer_engine import ConfigError, Engine
 from spaninfer_engine.errors import RequestError
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spaninfer_serving import access_log, connection_slots
 from spaninfer_serving.app import create_app
@@ -150,7 +151,7 @@ class Server(uvicorn.Server):
 
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        _called_directly(app),
         log_level="error",  # every bad request would be a warning
         http=partial(BoundedProtocol, places=connection_slots.provide()),  # type: ignore[arg-type]
         ws="none",
@@ -160,6 +161,20 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         server_header=False,
         lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
     )
+
+
+def _called_directly(app: FastAPI) -> ASGIApp:
+    """Return what an app calls, without the two layers of its own around that: 3 % of the event
+    loop's time for a short request.
+    """
+    stack = app.middleware_stack
+    assert stack is not None, "create_app has put it together"
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = app
+        await stack(scope, receive, send)
+
+    return called
 
 
 def _url(listener: socket.socket) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -78,7 +78,7 @@ class EventStream(StreamingResponse):
         prompt_param: str,
         framing: Framing[C],
     ) -> None:
-        super().__init__(chunks, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        super().__init__((), headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._chunks, self._framing = chunks, framing
         self._keep_alive_s, self._prompt_param = keep_alive_s, prompt_param
 
@@ -161,34 +161,28 @@ async def unless_disconnected(request: Request, work: Callable[[], Awaitable[T]]
             has_left = True
             working.cancel()
 
-    with _calling(leave, request):
-        try:
-            return await work()
-        except asyncio.CancelledError:
-            if has_left and not working.uncancel():
-                return None
-            raise
-        finally:
-            is_over = True
+    stop_watching = _watch(request, leave)
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if has_left and not working.uncancel():
+            return None
+        raise
+    finally:
+        is_over = True
+        stop_watching()
 
 
-@contextmanager
-def _calling(leave: Callable[[], None], request: Request) -> Iterator[None]:
-    """Call `leave` when the client goes away; of a plain request, without a task that waits."""
+def _watch(request: Request, leave: Callable[[], None]) -> Callable[[], object]:
+    """Call `leave` when the client goes away; return what ends that. Of a plain request, no task
+    waits for it.
+    """
     cycle = plain_cycle(request.receive)
     if cycle is not None and not cycle.disconnected:
-        cycle.on_leave = leave
-        try:
-            yield
-        finally:
-            cycle.on_leave = None
-        return
+        return cycle.watch(leave)
     leaving = asyncio.ensure_future(_disconnected(request))
     leaving.add_done_callback(lambda _: leave())
-    try:
-        yield
-    finally:
-        leaving.cancel()
+    return leaving.cancel
 
 
 async def _disconnected(request: Request) -> None:

@@ -96,7 +96,7 @@ def check_token_ids(prompt_ids: TokenIds, vocab: int) -> InvalidPrompt | None:
     """Return what is wrong with token ids of int64: there is none, or one that no model knows."""
     if not len(prompt_ids):
         return InvalidPrompt("the prompt is empty; it needs at least one token")
-    if prompt_ids.view(np.uint64).max() >= vocab:  # negative ones are the largest
+    if np.maximum.reduce(prompt_ids.view(np.uint64)) >= vocab:  # negative ones are the largest
         strange = _outside(prompt_ids.tolist(), vocab)
         allowed = f"0 to {vocab - 1}"
         return InvalidPrompt(f"the prompt holds token id {strange}; this model knows {allowed}")
