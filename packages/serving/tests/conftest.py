@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn.config
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.stats import EngineStats
@@ -149,6 +150,16 @@ def _start(running: ExitStack, engine: Engine, **settings: Any) -> Live:
     running.callback(setattr, server, "should_exit", True)
     assert started.wait(120)
     return Live(server, listener.getsockname())
+
+
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)])
+def each_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Servers run in each event loop that they may find installed, one after the other."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop", reason="the extra 'fast' is not installed")
+    factories = uvicorn.config.LOOP_FACTORIES
+    monkeypatch.setitem(factories, "auto", factories[request.param])
+    return request.param
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from attacks import BODY, head, open_bodies, pipelining, posted, silent_connecti
 from spaninfer_serving import protocol
 from spaninfer_serving.protocol import BoundedProtocol
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 KEY = "Authorization: Bearer k"
 READ_AT_ONCE = 1 << 18  # by asyncio
 OF_THE_CLIENT = {"encodings.idna", "stringprep"}

@@ -158,11 +158,12 @@ async def broken():
     raise ValueError("and no further")
 
 
-def answers_to(*script):
+def answers_to(*script, make_loop=asyncio.SelectorEventLoop):
     """Return what a server sends to these bytes, each sent when those before were taken in; what
     became of each request; and how many of them were plain.
     """
-    return asyncio.run(asyncio.wait_for(_answers_to(script), GIVE_UP_S))
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        return runner.run(asyncio.wait_for(_answers_to(script), GIVE_UP_S))
 
 
 async def _answers_to(script):
@@ -234,10 +235,18 @@ SCRIPTS = {
 }  # fmt: skip
 
 
+@pytest.fixture(params=["asyncio", "uvloop"])
+def make_loop(request):
+    """What makes an event loop, of each kind that servers may find installed."""
+    if request.param == "asyncio":
+        return asyncio.SelectorEventLoop
+    return pytest.importorskip("uvloop", reason="the extra 'fast' is not installed").new_event_loop
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_plain_request_is_answered_as_h11_answers_it(name, monkeypatch):
+def test_a_plain_request_is_answered_as_h11_answers_it(name, monkeypatch, make_loop):
     script = SCRIPTS[name]
-    said, num_plain = answers_to(*script)
+    said, num_plain = answers_to(*script, make_loop=make_loop)
     monkeypatch.setattr(protocol, "plain_head", lambda _: None)
     by_h11, none = answers_to(*script)
 
@@ -273,6 +282,7 @@ def test_the_head_of_an_answer_of_known_length_travels_with_its_body():
     assert answer.endswith(b"\r\n\r\nhello")
 
 
+@pytest.mark.usefixtures("each_loop")
 @pytest.mark.parametrize("stream", [False, True])
 def test_leaving_ends_a_plain_request(live, engine, until, at_rest, stream):
     stopped_before = engine.stats().finished[FinishReason.STOPPED]

@@ -95,7 +95,7 @@ class PlainCycle(RequestResponseCycle):
             self._on_leave()
 
     def watch(self, on_leave: Callable[[], None]) -> Callable[[], None]:
-        """Have `on_leave` called where the client leaves before all was sent; return what ends it."""
+        """Have `on_leave` called where the client leaves too early; return what ends that."""
         self._on_leave = on_leave
         return self._stop_watching
 
