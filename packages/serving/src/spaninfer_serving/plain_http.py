@@ -97,6 +97,7 @@ class PlainCycle(RequestResponseCycle):
     def watch(self, on_leave: Callable[[], None]) -> Callable[[], None]:
         """Have `on_leave` called where the client leaves too early; return what ends that."""
         self._on_leave = on_leave
+        self.flow.resume_reading()  # paused by a long body; what is not read is not seen to end
         return self._stop_watching
 
     def _stop_watching(self) -> None:
