@@ -1,12 +1,14 @@
 """Plain requests, which are read and answered without h11: in every way as h11 would."""
 
 import asyncio
+import gc
 import re
 import socket
 from functools import partial
 from itertools import product
 from random import Random
 from types import SimpleNamespace
+from weakref import ref
 
 import h11
 import pytest
@@ -291,6 +293,38 @@ def test_leaving_ends_a_plain_request(live, engine, until, at_rest, stream):
         until(lambda: engine.stats().running)
 
     assert at_rest().finished[FinishReason.STOPPED] == stopped_before + 1
+
+
+@pytest.mark.parametrize("request_bytes", [POST + b"hello", post("/stream")])
+def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(request_bytes):
+    class Kept(BoundedProtocol):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            kept.append(ref(self))
+
+        def data_received(self, data):
+            super().data_received(data)
+            kept.append(ref(self.cycle))
+
+    async def drive():
+        config = uvicorn.Config(application, lifespan="off", log_level=60)
+        make = partial(Kept, config, ServerState(), {}, places=ConnectionSlots(100))
+        async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(request_bytes.replace(b"\r\n", LAST, 1))
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    kept = []
+    gc.disable()
+    try:
+        asyncio.run(drive())
+        left = [each() for each in kept]
+    finally:
+        gc.enable()
+
+    assert left == [None, None]
 
 
 @pytest.mark.parametrize("path", ["/long", "/inject"])

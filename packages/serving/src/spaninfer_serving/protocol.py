@@ -9,6 +9,7 @@ import sys
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
+from weakref import ref
 
 import h11
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -260,11 +261,12 @@ class _Flow(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, connection: BoundedProtocol) -> None:
         super().__init__(transport)
-        self._connection = connection
+        self._connection = ref(connection)  # which holds this
 
     def resume_reading(self) -> None:
         """Read on, unless another request lies there already."""
-        if not self._connection.has_next:
+        connection = self._connection()
+        if connection is not None and not connection.has_next:
             super().resume_reading()
 
 
