@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.routes.respond import handled, key_of, with_media
+from spaninfer_serving.routes.respond import caller_of, handled, with_media
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.tokenize import (
     DetokenizeRequest,
@@ -41,7 +41,7 @@ async def tokenize(request: Request) -> Response:
     body, answer = await handled(request, TokenizeRequest, begin)
     if answer is None:
         request.state.prompt_param = "messages"
-        tenant = service.settings.tenant_of(key_of(request))
+        tenant = service.settings.tenant_of(caller_of(request).key)
         answer = await with_media(request, body, tenant, partial(service.tokenize, body))
     return _json(answer)
 
