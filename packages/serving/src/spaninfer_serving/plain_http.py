@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
 
@@ -38,6 +39,21 @@ class PlainHead(NamedTuple):
     content_length: int
     asks_to_close: bool  # the connection, behind the answer
     end: int  # in the bytes that it was read from
+
+    def scope(self) -> dict[str, Any]:
+        """Return what an ASGI scope says of the request alone."""
+        raw_path, _, query = self.target.partition(b"?")
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "http_version": "1.1",
+            "method": self.method,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self.headers,
+        }
 
 
 def plain_head(data: bytes) -> PlainHead | None:

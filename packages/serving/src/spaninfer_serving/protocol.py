@@ -8,7 +8,6 @@ import re
 import sys
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 from weakref import ref
 
 import h11
@@ -104,21 +103,12 @@ class BoundedProtocol(H11Protocol):
 
     def _begin(self, head: PlainHead) -> PlainCycle:
         """Have a plain request answered."""
-        raw_path, _, query = head.target.partition(b"?")
-        path = raw_path.decode("ascii")
         self.scope = {
-            "type": "http",
+            **head.scope(),  # type: ignore[typeddict-item]
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": "1.1",
             "server": self.server,
             "client": self.client,
-            "scheme": self.scheme,  # type: ignore[typeddict-item]
-            "method": head.method,
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": head.headers,
+            "scheme": self.scheme,
             "state": self.app_state.copy(),
         }
         self.cycle = cycle = PlainCycle(
