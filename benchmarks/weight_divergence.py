@@ -17,19 +17,18 @@ from numpy.typing import NDArray
 from spaninfer.bench.cpu.divergence import TOKENS, logits_of, texts
 from spaninfer_engine.config import QuantizeGroup
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.load.packing import GROUPED
 from spaninfer_kernels_cpu import Format, Layout
 
 Array = NDArray[Any]
 
 GROUPS: tuple[QuantizeGroup, ...] = (32, 128)
-BITS = (8, 6, 5, 4, 3, 2)
 
 
 def formats() -> Iterator[tuple[str, dict[str, Any], Format]]:
     """Yield names, fields of EngineConfig, and formats of weights."""
     yield "bfloat16", {"quantize": "bfloat16"}, Format("bfloat16")
-    kinds: tuple[Any, ...] = ("w8a16", *(f"int{bits}" for bits in BITS))
-    for kind in kinds:
+    for kind in GROUPED:
         for group in GROUPS:
             asked = {"quantize": kind, "quantize_group": group}
             yield f"{kind} g{group}", asked, Format(kind, group)

@@ -89,6 +89,32 @@ def poisoned(kind, shape):
     return KVArray(codes, np.full((*places, 2), np.nan, np.float32))
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint4"])
+def test_a_latent_and_the_rotary_part_behind_it_are_quantised_by_themselves(kind):
+    rng = np.random.default_rng(5)
+    split, size, rows = 12, 16, 9
+    x = rng.standard_normal((rows, size)).astype(np.float32)
+    x[:, split:] *= 30
+    cached = poisoned(kind, (2, SPAN_LEN, 1, size))
+    keys = KVArray(cached.numbers, np.full((2, SPAN_LEN, 1, 4), np.nan, np.float32), split)
+    first = split // 2 if kind == "uint4" else split
+    latent = KVArray(keys.numbers[..., :first], keys.scales[..., :2])
+    rotary = KVArray(keys.numbers[..., first:], keys.scales[..., 2:])
+    position = np.arange(rows, dtype=np.int32)
+    arrays = np.array([[1, 0]], np.int32), np.zeros(rows, np.int32), position
+    places = [np.array([array.ctypes.data]) for array in arrays]
+    tables, request, at = (place.ctypes.data for place in places)
+    width = np.array([2])
+
+    layer = LayerCache(keys, latent, tables, width.ctypes.data, request, at)
+    call = append_call(Matrix(x.ctypes.data, x.strides[0]), keys, layer)
+    shared_thread_pool().run(Script([call]), [rows])
+
+    spans = 1 - position // SPAN_LEN, position % SPAN_LEN
+    check(kind, latent, spans, x[:, None, :split])
+    check(kind, rotary, spans, x[:, None, split:])
+
+
 def test_bfloat16_is_rounded_to_the_nearest_and_keeps_nan():
     bits = np.random.default_rng(1).integers(0, 2**31, 4096, dtype=np.uint32)
     bits[:4] = 0x7F800001, 0x7FFFFFFF, 0x7F800000, 0x3F808000  # NaN twice, inf, a tie

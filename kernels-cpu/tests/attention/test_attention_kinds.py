@@ -3,6 +3,8 @@
 `test_attention` has the sizes; here every kind of number meets those that its loads find hard.
 """
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -36,6 +38,20 @@ def test_keys_and_values_of_every_kind_are_read_as_they_are_defined(kind, sizes)
     out = problem.attend(Scores(sizes[0] ** -0.5))
 
     np.testing.assert_allclose(out, problem.truth(sizes[0] ** -0.5), rtol=3e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("kind", ["uint4", pytest.param("int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sizes", [(128, 64), (40, 24), (70, 66), (6, 2)], ids=str)
+def test_a_latent_and_the_rotary_part_behind_it_have_scales_of_their_own(kind, sizes):
+    latent, rotary = sizes
+    whole = latent + rotary
+    problem = Problem(kind, (whole, latent), (6, 1), [1, 37, 200], [1, 5, 70], in_keys=True)
+
+    scale = whole**-0.5 / 8  # as much as rotary parts are larger
+
+    out = problem.attend(Scores(scale))
+
+    np.testing.assert_allclose(out, problem.truth(scale), rtol=3e-5, atol=3e-6)
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "uint4"])
@@ -117,12 +133,26 @@ def test_keys_that_no_kernel_reads_are_named():
     scaled = KVArray(keys, problem.keys.scales)
     with pytest.raises(ShapeError, match="scales of keys: float32 keys and values have no scales"):
         attend(problem.query, scaled, keys, problem.rows, Scores(1.0), out=None)
+    latents = Problem("uint4", (8, 6), (1, 1), [3], [1], in_keys=True)
+    for split, match in ((3, "an even one of 4 bits"), (8, r"\[... 8\] of uint4 are split at 8")):
+        wrong = replace(latents.keys, split=split)
+        with pytest.raises(ShapeError, match=match):
+            attend(latents.query, wrong, latents.values, latents.rows, Scores(1.0), out=None)
+    without = replace(latents.keys, split=None)
+    with pytest.raises(ShapeError, match=r"scales of keys: expected shape \(2, 32, 1, 2\)"):
+        attend(latents.query, without, latents.values, latents.rows, Scores(1.0), out=None)
+    values = replace(latents.values, split=2)
+    with pytest.raises(ShapeError, match="values are split at 2; only keys are"):
+        attend(latents.query, latents.keys, values, latents.rows, Scores(1.0), out=None)
 
 
 class Problem:
-    """Requests of these lengths, of which the last `new` tokens are rows; unused slots hold NaN."""
+    """Requests of these lengths, of which the last `new` tokens are rows; unused slots hold NaN.
 
-    def __init__(self, kind, sizes, heads, lengths, new, span_len=32):
+    `in_keys`: values are the first numbers of the keys, and the others eight times as large.
+    """
+
+    def __init__(self, kind, sizes, heads, lengths, new, span_len=32, *, in_keys=False):
         rng = np.random.default_rng(sum(sizes))
         (query_heads, kv_heads), (key_size, value_size) = heads, sizes
         counts = [-(-length // span_len) for length in lengths]
@@ -146,8 +176,23 @@ class Problem:
             np.repeat(np.arange(len(lengths)), new).astype(np.int32),
             np.concatenate([positions for _, positions in self.known]).astype(np.int32),
         )
+        if in_keys:
+            self._store_latents(keys, value_size, kind)
+            return
         self.keys, self.true_keys = stored(keys, kind)
         self.values, self.true_values = stored(values, kind)
+
+    def _store_latents(self, keys, split, kind):
+        (latent, self.true_values), (rotary, true_rotary) = (
+            stored(part, kind) for part in (keys[..., :split], 8 * keys[..., split:])
+        )
+        numbers, scales = (
+            np.concatenate([getattr(part, name) for part in (latent, rotary)], -1)
+            for name in ("numbers", "scales")
+        )
+        self.keys = KVArray(numbers, scales, split)
+        self.values = KVArray(numbers[..., : latent.numbers.shape[-1]], scales[..., :2])
+        self.true_keys = np.concatenate([self.true_values, true_rotary], -1)
 
     def attend(self, scores):
         size = self.true_values.shape[-1]

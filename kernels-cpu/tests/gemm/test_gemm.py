@@ -11,6 +11,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import spaninfer_op_reference as definition
 from spaninfer_kernels_cpu import (
     DTypeError,
     Format,
@@ -25,7 +26,12 @@ from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm import gemm as module
 from spaninfer_kernels_cpu.gemm import gemm_call
 from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
-from spaninfer_op_reference import quantize_rows
+from spaninfer_op_reference import (
+    dequantize_weight,
+    grid_format,
+    quantize_rows,
+    quantize_to_grid,
+)
 
 NAN = np.float32(np.nan)
 
@@ -34,6 +40,7 @@ FORMATS = [
     Format("bfloat16"),
     *(Format("int8", group) for group in (None, 32, 64, 128)),
     *(Format("int4", group) for group in (None, 32, 64, 128)),
+    Format("int3.5", 32),
 ]
 SIZES = [(1, 1), (16, 64), (17, 33), (64, 128), (65, 7), (100, 250), (192, 896), (130, 1031)]
 TOKENS = [1, 2, 5, 13, 64]
@@ -53,6 +60,24 @@ def test_it_computes_the_definition(format, size):
         linear(x, weight, out=out, bias=bias)
 
         assert_close(out, x, weight, bias)
+
+
+@pytest.mark.parametrize("size", [(67, 333), (130, 1031)], ids=str)
+def test_three_and_a_half_bits_are_within_a_256th_of_weights_that_the_definition_rounds(size):
+    """Activations that kernels quantise to int8 are all of it: 127ths of the largest of 32."""
+    rng = np.random.default_rng(9)
+    numbers = rng.standard_normal(size, np.float32)
+    truth = dequantize_weight(quantize_to_grid(numbers, grid_format("int3.5", 32)))
+    weight = pack(numbers, Format("int3.5", 32))
+
+    for num_rows in range(1, 18):
+        x = rng.standard_normal((num_rows, size[1]), np.float32)
+        out = np.full((num_rows, size[0]), NAN)
+        linear(x, weight, out=out)
+
+        wide = x.astype(np.float64)
+        bound = 2.0**-8 * (np.abs(wide) @ np.abs(truth).T)
+        assert (np.abs(out - definition.linear(wide, truth)) <= bound).all()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_a_weight_is_what_its_codes_scales_and_shifts_say(name, size):
         np.testing.assert_array_equal(unpack(packed[number]), expected[number])
 
 
-@pytest.mark.parametrize("name", ["zeros g64", "NVFP4", "rows"])
+@pytest.mark.parametrize("name", ["zeros g64", "NVFP4", "rows", "3.5 bits", "3.5 bits g64"])
 def test_the_last_group_may_be_shorter(name):
     weight = made(name, 1, 67, 16 * 7)
 
@@ -45,20 +45,43 @@ def test_blocks_of_gguf_take_the_bytes_of_their_file(name, bits):
     assert packed.panels.nbytes * 8 == 128 * 1024 * bits
 
 
-@pytest.mark.parametrize(("kind", "offset"), [("int8", 128), ("int4", 8), ("int3", 4)])
+@pytest.mark.parametrize(
+    ("kind", "levels"), [("int8", 256), ("int4", 16), ("int3.5", 11), ("int3", 8)]
+)
 @pytest.mark.parametrize("group", [None, 32, 64, 128])
-def test_codes_of_instant_quant_have_scales_and_biases_in_bfloat16(kind, offset, group):
+def test_codes_of_instant_quant_have_scales_and_biases_in_bfloat16(kind, levels, group):
     rng = np.random.default_rng(0)
     groups = 2, 67, 1 if group is None else -(-77 // group)
     scales, biases = np.ldexp(rng.integers(1, 100, (2, *groups)), -7)
-    codes = rng.integers(0, 2 * offset, (2, 67, 77), dtype=np.uint8)
+    codes = rng.integers(0, levels, (2, 67, 77), dtype=np.uint8)
 
     packed = pack_codes([GroupedCodes(codes, scales, biases)], Format(kind, group))
 
     each = group or 77
     scales, biases = (np.repeat(one, each, axis=2)[..., :77] for one in (scales, biases))
-    expected = ((codes - float(offset)) * scales + biases).astype(np.float32)
+    expected = ((codes - float(levels // 2)) * scales + biases).astype(np.float32)
     np.testing.assert_array_equal(unpack(packed[1]), expected[1])
+
+
+def test_a_byte_holds_a_pair_of_channels_and_a_bit_of_another():
+    """Of every output of a panel, by the words of `quantisation.codes`, one number at a time."""
+    codes = np.random.default_rng(3).integers(0, 11, (1, 64, 64), dtype=np.uint8)
+    weight = GroupedCodes(codes, np.ones((1, 64, 2)), np.zeros((1, 64, 2)))
+
+    panel = pack_codes([weight], Format("int3.5", 32)).panels[0]
+
+    words = panel[: 7 * 256].reshape(7, 64, 4)
+    for output, byte in ((0, 0), (17, 3), (63, 2)):
+        of_output = codes[0, output, byte::4]
+        pairs = [int(low) + 11 * int(high) for low, high in of_output.reshape(8, 2)]
+        fourths = [pairs[3], pairs[7]]
+        expected = [
+            pair | (fourths[half] >> 4 + place & 1) << 7
+            for half in range(2)
+            for place, pair in enumerate(pairs[4 * half : 4 * half + 3])
+        ]
+        expected.insert(3, fourths[0] & 15 | (fourths[1] & 15) << 4)
+        assert words[:, output, byte].tolist() == expected
 
 
 def test_parts_lie_below_one_another():
@@ -85,8 +108,12 @@ def test_codes_without_scales_for_their_groups_are_refused():
 def test_forms_that_are_none_are_refused():
     codes = Codes(4, 8, "float16", "none")
 
-    with pytest.raises(FormatError, match="codes have 7 bits"):
-        Codes(7, 64, "float16", "none")
+    with pytest.raises(FormatError, match=r"codes have 9 bits; choose one of 2, .* or 7 of pairs"):
+        Codes(9, 64, "float16", "none")
+    with pytest.raises(FormatError, match="codes of pairs have a table or inner scales"):
+        Codes(7, 5, "float16", "none", table=tuple(range(128)))
+    with pytest.raises(FormatError, match=r"group is 16 for int3\.5"):
+        Format("int3.5", 16)
     with pytest.raises(FormatError, match="give 16 bytes"):
         Codes(4, 8, "float16", "none", table=(1, 2))
     with pytest.raises(FormatError, match="inner scales lie under bfloat16"):

@@ -61,9 +61,10 @@ def answers(folder: Path, **options: Any) -> list[Any]:
         {"quantize": "int8", "quantize_group": "row"},
         {"quantize": "int4", "quantize_group": 64},
         {"quantize": "int3", "quantize_group": 128},
+        {"quantize": "int3.5"},
         {"quantize": "w8a16"},
     ],
-    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "w8a16"],
+    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "int3.5", "w8a16"],
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]
@@ -74,7 +75,7 @@ def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     assert answers(out, backend="cpu", device="cpu", **codes) == answers(out)
 
 
-@pytest.mark.parametrize("quantize", ["int4", "w8a16"])
+@pytest.mark.parametrize("quantize", ["int4", "int3.5", "w8a16"])
 def test_the_report_is_of_what_packing_changed(model: Path, tmp_path: Path, quantize: Any):
     """Beside the error of the numbers in the file that is written, all of them."""
     errors: list[TensorError] = []
@@ -105,7 +106,7 @@ def test_the_report_is_of_what_packing_changed(model: Path, tmp_path: Path, quan
         assert (
             (each.largest == pytest.approx(largest)) if is_whole else each.largest < 1.01 * largest
         )
-        assert each.bits == {"int4": 5, "w8a16": 9}[quantize]
+        assert each.bits == {"int4": 5, "int3.5": 4.5, "w8a16": 9}[quantize]
 
 
 def test_without_quantising_there_is_nothing_to_report(model: Path, tmp_path: Path):

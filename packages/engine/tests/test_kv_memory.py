@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import (
@@ -29,6 +31,9 @@ def test_codes_have_scales_of_their_own_for_keys_and_for_values():
 
     assert span_bytes(FULL, 4, stored) == 2 * 2 * (4 + 8 + 4 + 8) * 4
     assert span_bytes(LATENT, 4, stored) == (6 + 8) * 4
+    with_rotary = replace(stored, latent_scales=2)
+    assert span_bytes(LATENT, 4, with_rotary) == (6 + 8 + 8) * 4
+    assert span_bytes(FULL, 4, with_rotary) == span_bytes(FULL, 4, stored)
 
 
 def test_a_window_group_needs_the_window_and_a_step():

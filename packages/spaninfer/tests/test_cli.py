@@ -80,7 +80,7 @@ def test_weights_are_quantised_where_it_is_asked_for(call, refusal, command):
     assert "one scale per group of 32 channels" in groups
     assert "one scale per row" in rows
     assert "40" in refusal(*command, "--quantize", "int4", "--quantize-group", "40")
-    assert "got torch" in refusal(*command, "--quantize", "int4", "--backend", "torch")
+    assert "got torch" in refusal(*command, "--quantize", "fp8", "--backend", "torch")
 
 
 def test_an_answer_that_cannot_be_as_long_as_that_is_a_warning(call):

@@ -20,6 +20,7 @@ from spaninfer_kernels_cpu.codegen.rounding import rounded
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 
 _ORDERED = {"contract", "reassoc", "nsz", "arcp", "nnan"}  # else extremes are no vector code
+GRID_BYTES = 8  # a zero and a scale
 _LEAST_SCALE = np.float32(1e-5)  # constant vectors still get a scale to divide by
 _ZERO = np.float32(0)
 

@@ -53,6 +53,7 @@ NOTHING_SEEN = np.float32(-3e38)  # the peak before the first score: finite, so 
 
 _SPARE_ROWS = 16  # tiles of several rows write past the last query; all parts stay on cache lines
 _CACHE_LINE = 64
+_PART_GRID = 2 * STEP_BYTES  # zeros and scales of 64 keys
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
@@ -98,8 +99,9 @@ class Scratch(NamedTuple):
     """Addresses of what a task keeps of N queries and the 64 tokens of a block, float32.
 
     queries[N D], scores[N 64], sums[N 64 ceil(E / 64)]; peak, total and kept[N], the factor that a
-    new peak puts on older sums; keys[D 64], values[ceil(E / 64) 64 64], grid[2 64]: zeros and
-    scales of keys; and rows[3 64], addresses (int64) of keys, values and the values' scales.
+    new peak puts on older sums; keys[D 64], values[ceil(E / 64) 64 64], grid[2 2 64]: zeros and
+    scales of both parts of keys; and rows[3 64], addresses (int64) of keys, values and the values'
+    scales.
     """
 
     queries: int
@@ -128,7 +130,7 @@ def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, in
     keys = kept + rows
     values = keys + key_size * STEP_BYTES
     grid = values + panels * PANEL * STEP_BYTES
-    addresses = grid + 2 * STEP_BYTES
+    addresses = grid + 2 * _PART_GRID
     end = addresses + 3 * PANEL * 8
     scratch = Scratch(queries, scores, sums, peak, total, kept, keys, values, grid, addresses)
     return scratch, end - memory + _CACHE_LINE - 1
@@ -178,8 +180,9 @@ def _note_row(
     grids[token] = place_of(spans.value_scales, span, slot, kv_head)
     if spans.key_scales.address != 0:
         scales = place_of(spans.key_scales, span, slot, kv_head)
-        write(FLOAT32, scratch.grid, token, read(FLOAT32, scales, 0))
-        write(FLOAT32, scratch.grid + STEP_BYTES, token, read(FLOAT32, scales, 1))
+        for number in range(2 if spans.key_split == spans.key_size else 4):
+            into = scratch.grid + number * STEP_BYTES
+            write(FLOAT32, into, token, read(FLOAT32, scales, number))
 
 
 @device_function
@@ -193,19 +196,31 @@ def _repeat_last(count: int, scratch: Scratch) -> None:
 @device_function
 def load_keys(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
     """Write keys[D 64] of a block, channel after channel."""
+    for part in range(1 if spans.key_split == spans.key_size else 2):
+        first = spans.key_split * part
+        size = spans.key_split if part == 0 else spans.key_size - first
+        _load_part(kind, first, size, count, scratch.grid + _PART_GRID * part, scratch)
+
+
+@device_function
+def _load_part(
+    kind: Element, start: int, size: int, count: int, part_grid: int, scratch: Scratch
+) -> None:
+    """Write the channels of keys that have their zeros and scales at `part_grid`."""
     per_piece = PIECE_BYTES * 8 // kind.bits
-    whole = spans.key_size // per_piece
+    whole = size // per_piece
     for token in range(0, count, TOKENS):
-        rows, grid = scratch.rows + token * 8, scratch.grid + token * 4
-        into = scratch.keys + token * 4
+        rows, grid = scratch.rows + token * 8, part_grid + token * 4
+        into = scratch.keys + start * STEP_BYTES + token * 4
         for piece in range(whole):
             out = into + piece * per_piece * STEP_BYTES
-            transpose_keys(kind, rows, piece * PIECE_BYTES, grid, out)
+            offset = start * kind.bits // 8 + piece * PIECE_BYTES
+            transpose_keys(kind, rows, offset, grid, out)
     for token in range(count):
         row = read_int64(scratch.rows, token)
-        zero = read(FLOAT32, scratch.grid, token)
-        scale = read(FLOAT32, scratch.grid + STEP_BYTES, token)
-        for channel in range(whole * per_piece, spans.key_size):
+        zero = read(FLOAT32, part_grid, token)
+        scale = read(FLOAT32, part_grid + STEP_BYTES, token)
+        for channel in range(start + whole * per_piece, start + size):
             number = read(kind, row, channel)
             if kind.is_quantised:
                 number = (number - zero) * scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spaninfer_kernels_cpu.attention.append_kernel import store
+from spaninfer_kernels_cpu.attention.append_kernel import GRID_BYTES, store
 from spaninfer_kernels_cpu.attention.attend_block import Softmax
 from spaninfer_kernels_cpu.attention.attend_kernel import (
     AttentionKernels,
@@ -98,6 +98,7 @@ class _AppendArguments(Arguments):
     span_len: int
     heads: int
     size: int
+    split: int
     tables: Indirect
     table_len: Indirect
     request: Indirect
@@ -114,6 +115,7 @@ def append_call(x: Matrix, into: KVArray, spans: LayerCache) -> Call:
         span_len=span_len,
         heads=heads,
         size=into.size,
+        split=into.first_part,
         tables=spans.tables,
         table_len=spans.table_len,
         request=spans.request,
@@ -128,6 +130,7 @@ def _append_kernel(kind: Element) -> Kernel:
 
     def append(arguments: _AppendArguments, tokens: int, task: int) -> None:
         span_len, heads, size = arguments.span_len, arguments.heads, arguments.size
+        split = arguments.split
         tables, table_len = arguments.tables, arguments.table_len
         request, position = arguments.request, arguments.position
         some = larger(1, NUMBERS_PER_TASK // (heads * size))
@@ -138,7 +141,11 @@ def _append_kernel(kind: Element) -> Kernel:
             for head in range(heads):
                 source = row_at(arguments.x, row) + head * size * 4
                 into = place_of(numbers, span, at % span_len, head)
-                store(kind, source, size, into, place_of(scales, span, at % span_len, head))
+                grid = place_of(scales, span, at % span_len, head)
+                for part in range(1 if split == size else 2):
+                    first, count = part * split, split if part == 0 else size - split
+                    numbers_at, scales_at = into + first * kind.bits // 8, grid + part * GRID_BYTES
+                    store(kind, source + 4 * first, count, numbers_at, scales_at)
 
     return append
 
@@ -176,6 +183,7 @@ class _AttendArguments(Arguments):
     span_len: int
     kv_heads: int
     key_size: int
+    key_split: int
     value_size: int
     softmax: _SoftmaxArguments
     scratch: int
@@ -216,6 +224,7 @@ def attend_calls(
         span_len=span_len,
         kv_heads=kv_heads,
         key_size=keys.size,
+        key_split=keys.first_part,
         value_size=values.size,
         softmax=_SoftmaxArguments(
             scale=scores.scale,
@@ -308,5 +317,6 @@ def _cache_arrays(arguments: _AttendArguments) -> CacheArrays:
         arguments.span_len,
         arguments.kv_heads,
         arguments.key_size,
+        arguments.key_split,
         arguments.value_size,
     )

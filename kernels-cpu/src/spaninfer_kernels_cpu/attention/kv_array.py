@@ -37,10 +37,14 @@ KINDS: dict[np.dtype[Any], Element] = {
 class KVArray:
     """Keys or values of a layer: numbers[S L K D] of a dtype of KINDS, and of quantised ones
     scales[S L K 2], a zero and a scale (float32); strided but for the last axis.
+
+    With `split`, the numbers from that one on have a zero and a scale of their own: scales are
+    [S L K 4]. So are those of MLA's keys, whose rotary part is not as large as the latent.
     """
 
     numbers: NDArray[Any]
     scales: Floats | None = None
+    split: int | None = None
 
     @property
     def kind(self) -> Element:
@@ -52,6 +56,11 @@ class KVArray:
         """D: numbers of a head; two numbers of 4 bits share a byte."""
         size: int = self.numbers.shape[3]
         return 2 * size if self.kind == UINT4 else size
+
+    @property
+    def first_part(self) -> int:
+        """The numbers of a head that the first scale is of."""
+        return self.size if self.split is None else self.split
 
     @property
     def place(self) -> StridedArray:
@@ -91,9 +100,25 @@ def check_cache(keys: KVArray, values: KVArray) -> None:
         if kind.is_quantised != (scales is not None):
             raise ShapeError(f"{name}: {kind.name} keys and values {_SCALES[kind.is_quantised]}")
         if scales is not None:
-            demand(name, scales, np.float32, "S L K 2", ordered=1)
-            if scales.shape != (*shape[:3], 2):
-                raise ShapeError(f"{name}: expected shape {(*shape[:3], 2)}, got {scales.shape}")
+            count = 4 if name == "scales of keys" and keys.split is not None else 2
+            demand(name, scales, np.float32, f"S L K {count}", ordered=1)
+            if scales.shape != (*shape[:3], count):
+                expected = (*shape[:3], count)
+                raise ShapeError(f"{name}: expected shape {expected}, got {scales.shape}")
+    _check_split(keys, values)
+
+
+def _check_split(keys: KVArray, values: KVArray) -> None:
+    """Raise unless two scales of a head are of two parts that begin with a byte."""
+    if values.split is not None:
+        raise ShapeError(f"values are split at {values.split}; only keys are")
+    if keys.split is None:
+        return
+    if keys.scales is None or not 0 < keys.split < keys.size or keys.split * keys.kind.bits % 8:
+        raise ShapeError(
+            f"keys [... {keys.size}] of {keys.kind.name} are split at {keys.split}; give quantised "
+            "ones and a number inside them, an even one of 4 bits"
+        )
 
 
 _SCALES = {True: "need scales[S L K 2] (zero, scale)", False: "have no scales"}

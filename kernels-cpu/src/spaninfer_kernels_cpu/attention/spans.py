@@ -37,7 +37,8 @@ class ArrayStrides(NamedTuple):
 class CacheArrays(NamedTuple):
     """Keys, values and, of quantised ones, zeros and scales (float32, two per token and head).
 
-    Values that are the first numbers of the keys (MLA) have the keys' place.
+    Values that are the first numbers of the keys (MLA) have the keys' place. Keys from number
+    `key_split` on have a zero and a scale of their own, behind the others.
     """
 
     keys: ArrayStrides
@@ -47,6 +48,7 @@ class CacheArrays(NamedTuple):
     span_len: int
     kv_heads: int
     key_size: int
+    key_split: int
     value_size: int
 
 

@@ -1,7 +1,7 @@
 """The inner steps of GEMM with weights that are codes, and what their groups' scales make of them.
 
 Intrinsics for `tile_gemm`, as in `register_tile`: each emits one straight line of code for a whole
-tile. Codes come apart in registers (`codes`), 32 channels or half of them at a time.
+tile. Codes come apart in registers (`codes`), a unit or half of one at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     unpacked_tuple,
 )
 from spaninfer_kernels_cpu.quantisation.codes import (
+    LEVELS,
     NUMBER_BITS,
     OUTER_BITS,
+    UNIT,
     Codes,
     InnerScales,
 )
@@ -36,17 +38,23 @@ from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL,
 
 _WORD_BITS = 32
 _HALF_WORDS = ir.VectorType(v.I16, LANES)
+_INVERSE = -(-(1 << 16) // LEVELS)  # times this by 2^16: exact for numbers of a pair, and a byte
 
 
 @dataclass(frozen=True, slots=True)
-class Steps(Constant):
-    """Fours of the channels of a unit: from `first` to the one before `stop`."""
+class Part(Constant):
+    """A part of a unit: from eighth `first` to the one before `stop`."""
 
     first: int
     stop: int
 
+    def steps(self, codes: Codes) -> range:
+        """Return the fours of channels in it."""
+        each = codes.unit // UNIT
+        return range(self.first * each, self.stop * each)
 
-WHOLE, LOWER, UPPER = Steps(0, 8), Steps(0, 4), Steps(4, 8)
+
+WHOLE, LOWER, UPPER = Part(0, 8), Part(0, 4), Part(4, 8)
 
 
 @intrinsic
@@ -71,10 +79,11 @@ def start_dots(_context: Any, kind: Any, rows: Any, _offset: Any) -> Any:
 
 @intrinsic
 def add_dots(
-    _context: Any, kind: Any, steps: Any, dots: Any, _weights: Any, rows: Any, _offset: Any
+    _context: Any, kind: Any, part: Any, dots: Any, _weights: Any, rows: Any, _offset: Any
 ) -> Any:
-    """Return dots + the products of some steps of a unit of codes."""
+    """Return dots + the products of a part of a unit of codes."""
     micro: MicroKernel = kind.value
+    steps = part.value.steps(_codes(micro))
     add = _add_wide if _codes(micro).pairs_at_once == 0 else _add_small
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
@@ -82,14 +91,14 @@ def add_dots(
         x = [b.add(address, offset) for address in unpacked_tuple(b, addresses)]
         sums = unpacked_tuple(b, tile)
         if not _by_blocks(micro):
-            return packed_tuple(b, add(b, _Unit(b, micro, weights), sums, x, steps.value))
+            return packed_tuple(b, add(b, _Unit(b, micro, weights), sums, x, steps))
         done = []
         for block, start in enumerate(sums):
             unit = _Unit(b, replace(micro, blocks=1), v.at(b, weights, BLOCK_BYTES * block))
-            done += add(b, unit, [start], x, steps.value)
+            done += add(b, unit, [start], x, steps)
         return packed_tuple(b, done)
 
-    return dots(kind, steps, dots, types.int64, rows, types.int64), emit
+    return dots(kind, part, dots, types.int64, rows, types.int64), emit
 
 
 def _by_blocks(micro: MicroKernel) -> bool:
@@ -101,10 +110,10 @@ def _by_blocks(micro: MicroKernel) -> bool:
     return micro.rows == 1 and micro.isa_path != "vnni512"
 
 
-def _add_wide(b: Builder, unit: _Unit, sums: Values, x: Values, steps: Steps) -> Values:
+def _add_wide(b: Builder, unit: _Unit, sums: Values, x: Values, steps: range) -> Values:
     """Products with numbers of 8 bits."""
     path = DOTS[unit.micro.isa_path]
-    for step in range(steps.first, steps.stop):
+    for step in steps:
         w = unit.factors(path, step)
         offset = 4 * unit.micro.channel_bytes * step
         codes = [path.activations(b, v.at(b, address, offset)) for address in x]
@@ -112,13 +121,13 @@ def _add_wide(b: Builder, unit: _Unit, sums: Values, x: Values, steps: Steps) ->
     return sums
 
 
-def _add_small(b: Builder, unit: _Unit, sums: Values, x: Values, steps: Steps) -> Values:
+def _add_small(b: Builder, unit: _Unit, sums: Values, x: Values, steps: range) -> Values:
     """Products with numbers of which 16 bits hold two at least."""
     path = DOTS[unit.micro.isa_path]
     at_once = _codes(unit.micro).pairs_at_once
-    for first in range(steps.first, steps.stop, at_once):
+    for first in range(0, len(steps), at_once):
         running = [path.start_small(start) for start in sums]
-        for step in range(first, min(first + at_once, steps.stop)):
+        for step in steps[first : first + at_once]:
             w = unit.numbers(path, step)
             codes = [spread(b, v.at(b, address, 4 * step)) for address in x]
             running = [path.add_small(b, running[n], wj, xi) for n, wj, xi in places_of(w, codes)]
@@ -137,6 +146,7 @@ class _Unit:
     def __init__(self, b: Builder, micro: MicroKernel, address: Value) -> None:
         self.micro, self._b, self._address = micro, b, address
         self._words: dict[int, Values] = {}
+        self._pairs: dict[int, list[tuple[Value, Value]]] = {}
 
     def factors(self, path: Dots, step: int) -> list[tuple[Value, ...]]:
         """Return four channels of every output in the form that wide products take."""
@@ -149,7 +159,29 @@ class _Unit:
         """Return the unsigned numbers of four channels of every output, as bytes."""
         if self.micro.unpacked:
             return [v.load(self._b, v.I8X64, v.at(self._b, self._address, BLOCK_BYTES * step))]
-        codes, word, place = _codes(self.micro), 0, 0
+        codes = _codes(self.micro)
+        if not codes.is_paired:
+            return self._whole(path, codes, step)
+        fours, which = divmod(step, 2)
+        if fours not in self._pairs:
+            self._pairs[fours] = [_apart(self._b, block) for block in self._seven_bits(fours)]
+        return [pair[which] for pair in self._pairs[fours]]
+
+    def _seven_bits(self, fours: int) -> Values:
+        """Return four codes of pairs of every output, as bytes."""
+        half, place = divmod(fours, 4)
+        if place < 3:
+            return [self._part(each, 7, 0, 0) for each in self._load(4 * half + place)]
+        lower = [self._part(each, 4, 4 * half, 0) for each in self._load(3)]
+        above = [
+            [self._part(each, 1, 7, 4 + bit) for each in self._load(4 * half + bit)]
+            for bit in range(3)
+        ]
+        return [self._joined(block) for block in zip(lower, *above, strict=True)]
+
+    def _whole(self, path: Dots, codes: Codes, step: int) -> Values:
+        """Return the numbers of codes that stand for one."""
+        word = place = 0
         parts: list[Values] = []
         for width in codes.planes:
             number, within = divmod(step * width, 8)
@@ -196,7 +228,7 @@ def unpack_unit(_context: Any, kind: Any, _weights: Any, _out: Any) -> Any:
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, weights, out = arguments
         unit = _Unit(b, micro, weights)
-        for step in range(WHOLE.stop):
+        for step in WHOLE.steps(codes):
             vectors: Any = unit.numbers(path, step)
             if codes.pairs_at_once == 0:
                 vectors = path.weights(b, *vectors)
@@ -205,6 +237,27 @@ def unpack_unit(_context: Any, kind: Any, _weights: Any, _out: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(kind, types.int64, types.int64), emit
+
+
+def _apart(b: Builder, codes: Value) -> tuple[Value, Value]:
+    """Return both numbers of pairs, as bytes.
+
+    A quotient by LEVELS is the upper half of a product of 16 bits, which holds two bytes: the byte
+    below the upper one is a fraction of its number, and changes no quotient.
+    """
+    words = b.bitcast(codes, v.I16X32)
+    lower = _upper_product(b, b.and_(words, v.constant(v.I16X32, 255)))
+    upper = b.and_(_upper_product(b, words), v.constant(v.I16X32, 0xFF00))
+    second = b.or_(lower, upper)
+    first = b.sub(words, b.mul(second, v.constant(v.I16X32, LEVELS)))
+    return b.bitcast(first, v.I8X64), b.bitcast(second, v.I8X64)
+
+
+def _upper_product(b: Builder, words: Value) -> Value:
+    """Return the upper halves of the products of 16 bits with _INVERSE."""
+    wide = ir.VectorType(v.I32, words.type.count)
+    product = b.mul(b.zext(words, wide), v.constant(wide, _INVERSE))
+    return b.trunc(b.lshr(product, v.constant(wide, 16)), words.type)
 
 
 # ---- scales --------------------------------------------------------------------------------------

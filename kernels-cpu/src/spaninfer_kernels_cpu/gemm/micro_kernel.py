@@ -10,7 +10,7 @@ from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, IsaLevel
 from spaninfer_kernels_cpu.codegen.memory import StackBytes, whole_lines
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
-from spaninfer_kernels_cpu.quantisation.codes import UNIT, Codes
+from spaninfer_kernels_cpu.quantisation.codes import Codes
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
     LANES,
@@ -143,7 +143,7 @@ class MicroKernel(Constant):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of activations that the inner loop takes at once."""
-        at_once = UNIT if self.codes is not None else NUMBERS_PER_STEP[self.kind]
+        at_once = self.codes.unit if self.codes is not None else NUMBERS_PER_STEP[self.kind]
         return self.channel_bytes * at_once
 
 

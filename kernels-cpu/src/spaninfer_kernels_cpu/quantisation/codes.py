@@ -5,10 +5,17 @@ plane of 4 and one of 2. A plane of n bits takes n words of four bytes from ever
 its word w holds channel i of the 8 / n fours of channels from 8 / n * w on, the first of them in
 its lowest bits.
 
+7 bits are a pair of neighbours, numbers of 11 levels each: 3.5 bits of a weight. Then a unit is 64
+channels, its sixteen fours are eight twos of fours, and q + 11 * r stands for channel i of both
+fours. Seven words hold the eight: words 0 to 2, and 4 to 6, one each in the lower seven bits of
+every byte; the bits above them, from the lowest on, are bits 4 to 6 of the fourth and the eighth,
+whose lower four bits are the low and the high half of word 3. Half a unit so needs no more than
+four words.
+
 A group has a scale, and perhaps a bias or a zero point, in one of two forms:
 
     flat      behind the codes of a group 64 scales, then 64 biases or zero points; behind those of
-              two groups where they are of 16 channels
+              two groups where they are half a unit each
     inner     behind the codes of 256 channels a string of bits from every output: its inner scales,
               inner minimums, float16 scale of the scales and, of the minimums. In words of 32 bits,
               64 of them side by side; what is left, 16 bits, in half words
@@ -29,8 +36,9 @@ from spaninfer_kernels_cpu.errors import FormatError
 ScaleNumber = Literal["bfloat16", "float16", "float32", "e8m0"]
 Shift = Literal["none", "bias", "zero"]
 
-UNIT = 32  # channels
+UNIT = 32  # channels, of codes that stand for one
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+PAIR_BITS, LEVELS = 7, 11  # of two numbers that share a code: 121 of 128 pairs
 NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
 OUTER_BITS = 16
 _BYTE = 255
@@ -49,11 +57,11 @@ class InnerScales(Constant):
 class Codes(Constant):
     """The memory layout of codes and scales, and their meaning; see above.
 
-    bits    2 to 6, or 8
+    bits    2 to 6, or 8; 7 of two numbers together
     offset  what numbers count from; 0 with zero points
     scale   the number format of flat scales, and of biases; float16 above inner ones
     shift   what a group has beside a scale; "bias" of inner scales is a minimum, subtracted
-    halves  whether groups are of 16 channels
+    halves  whether groups are half a unit: 16 channels, or 32 of pairs
     table   an unsigned byte for each code
     activation_bits  8, or 16 for weights of 8 bits: what activations are quantised to
     """
@@ -69,8 +77,13 @@ class Codes(Constant):
 
     def __post_init__(self) -> None:
         """Raise FormatError unless there are such codes."""
-        if self.bits not in PLANES:
-            raise FormatError(f"codes have {self.bits} bits; choose one of {tuple(PLANES)}")
+        if self.bits not in (*PLANES, PAIR_BITS):
+            allowed = ", ".join(map(str, PLANES))
+            raise FormatError(
+                f"codes have {self.bits} bits; choose one of {allowed}, or {PAIR_BITS} of pairs"
+            )
+        if self.is_paired and not (self.table is self.inner is None):
+            raise FormatError("codes of pairs have a table or inner scales; leave both out")
         if self.table is not None and (
             len(self.table) != 1 << self.bits
             or not 0 <= min(self.table) <= max(self.table) <= _BYTE
@@ -91,13 +104,28 @@ class Codes(Constant):
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """Bits of each plane."""
+        """Bits of each plane, of codes that stand for one number."""
         return PLANES[self.bits]
 
     @property
+    def is_paired(self) -> bool:
+        """True if a code stands for two numbers."""
+        return self.bits == PAIR_BITS
+
+    @property
+    def unit(self) -> int:
+        """Channels of a unit, of `bits` words."""
+        return 2 * UNIT if self.is_paired else UNIT
+
+    @property
+    def levels(self) -> int:
+        """The number of numbers that a channel can have, but for a table."""
+        return LEVELS if self.is_paired else 1 << self.bits
+
+    @property
     def most(self) -> int:
-        """The largest unsigned number that a code stands for."""
-        return (1 << self.bits) - 1 if self.table is None else max(self.table)
+        """The largest unsigned number of a channel."""
+        return self.levels - 1 if self.table is None else max(self.table)
 
     def most_activation(self, channels: int) -> int:
         """Return the largest quantised activation beside groups of so many channels.
@@ -136,6 +164,8 @@ class Codes(Constant):
 
 MADE = {
     "w8a16": Codes(8, 128, "bfloat16", "bias", activation_bits=16),
-    **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in reversed(PLANES)},
+    **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (8, 6, 5, 4)},
+    "int3.5": Codes(PAIR_BITS, LEVELS // 2, "bfloat16", "bias"),
+    **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (3, 2)},
 }
 """Codes that packing makes, by kinds of formats: asymmetric, with flat scales."""

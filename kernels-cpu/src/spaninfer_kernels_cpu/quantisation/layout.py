@@ -14,14 +14,15 @@ front to back; one of many rows reads it 16 outputs (a block) at a time, from th
 Numbers that are no codes are one record without scales. A record of int2 to int8 is a group, and
 ends with 64 scales and 64 biases in bfloat16; other codes and records are described in `codes`.
 
-A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1):
+A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1), or
+5 of the eleven levels of int3.5:
 InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
 instructions want one factor to be.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spaninfer_kernels_cpu.errors import FormatError
@@ -31,7 +32,17 @@ LAYOUT = "64 outputs by 256 bytes, 3"
 """Names the order above in files of packed weights; another order takes another name."""
 
 Kind = Literal[
-    "float32", "bfloat16", "w8a16", "int8", "int6", "int5", "int4", "int3", "int2", "codes"
+    "float32",
+    "bfloat16",
+    "w8a16",
+    "int8",
+    "int6",
+    "int5",
+    "int4",
+    "int3.5",
+    "int3",
+    "int2",
+    "codes",
 ]
 
 LANES = 16
@@ -49,9 +60,10 @@ GROUPS = (32, 64, 128)
 class Format:
     """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, asymmetric int2 to int6 or int8, w8a16 (int8 for activations of 16
-              bits), or "codes" that `form` describes
-    group     channels that share a scale: 32, 64 or 128; None is a whole row; 16 in codes of halves
+    kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, w8a16 (int8 for
+              activations of 16 bits), or "codes" that `form` describes
+    group     channels that share a scale: 32, 64 or 128; None is a whole row; half a unit in codes
+              of halves
     """
 
     kind: Kind
@@ -76,13 +88,18 @@ class Format:
         if self.codes is None:
             return (None,)
         if self.codes.halves:
-            return (UNIT // 2,)
-        return (UNIT,) if self.codes.inner is not None else (*GROUPS, None)
+            return (self.codes.unit // 2,)
+        if self.codes.inner is not None:
+            return (UNIT,)
+        return (*(group for group in GROUPS if group >= self.codes.unit), None)
 
     @property
     def codes(self) -> Codes | None:
         """The memory layout of codes; None for floating-point numbers."""
-        return self.form or MADE.get(self.kind)
+        made = MADE.get(self.kind)
+        if made is not None and made.is_paired and self.group == made.unit // 2:
+            return replace(made, halves=True)
+        return self.form or made
 
     @property
     def is_quantised(self) -> bool:
@@ -128,7 +145,7 @@ class Layout:
         if codes is None:
             each = NUMBERS_PER_STEP[self.format.kind]
         else:
-            each = UNIT // 2 if codes.halves else UNIT
+            each = codes.unit // 2 if codes.halves else codes.unit
         return _ceil_div(self.group_channels, each) * each
 
     @property
@@ -142,7 +159,7 @@ class Layout:
         codes = self.format.codes
         if codes is None:
             return self.record_channels // NUMBERS_PER_STEP[self.format.kind]
-        return self.record_channels // UNIT * codes.bits
+        return self.record_channels // codes.unit * codes.bits
 
     @property
     def record_bytes(self) -> int:

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import FormatError, ShapeError
-from spaninfer_kernels_cpu.quantisation.codes import OUTER_BITS, UNIT, Codes, InnerScales
+from spaninfer_kernels_cpu.quantisation.codes import (
+    LEVELS,
+    OUTER_BITS,
+    PAIR_BITS,
+    UNIT,
+    Codes,
+    InnerScales,
+)
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES, Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.quantisation.unpack_codes import EXPONENT_BIAS, FLOATS, WORD_BITS
@@ -127,7 +134,13 @@ def _steps(
     filled[: len(numbers), :whole, :width] = numbers[:, :cut].reshape(len(numbers), whole, width)
     if cut < layout.channels:
         filled[: len(numbers), whole, : layout.channels - cut] = numbers[:, cut:]
-    units = filled.reshape(count, PANEL, layout.records, -1, UNIT // 4, 4)
+    units = filled.reshape(count, PANEL, layout.records, -1, codes.unit // 4, 4)
+    words = _paired(units) if codes.is_paired else _single(units, codes)
+    return words.transpose(0, 2, 3, 4, 1, 5).reshape(count, layout.records, -1)
+
+
+def _single(units: NDArray[np.uint8], codes: Codes) -> NDArray[np.uint8]:
+    """Return the words [... words 4] of codes [... fours 4] that stand for one number each."""
     words = np.zeros((*units.shape[:4], codes.bits, 4), np.uint8)
     first = done = 0
     for plane in codes.planes:
@@ -136,7 +149,19 @@ def _steps(
             word, shift = divmod(step * plane, 8)
             words[..., first + word, :] |= part[..., step, :] << np.uint8(shift)
         first, done = first + plane, done + plane
-    return words.transpose(0, 2, 3, 4, 1, 5).reshape(count, layout.records, -1)
+    return words
+
+
+def _paired(units: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the words of numbers of which a code holds two."""
+    pairs = units[..., 0::2, :] + LEVELS * units[..., 1::2, :]
+    words = np.zeros((*units.shape[:4], PAIR_BITS, 4), np.uint8)
+    for half in range(2):
+        *three, fourth = (pairs[..., 4 * half + n, :] for n in range(4))
+        for n, pair in enumerate(three):
+            words[..., 4 * half + n, :] = pair | (fourth >> np.uint8(4 + n)) << np.uint8(7)
+        words[..., 3, :] |= (fourth & np.uint8(15)) << np.uint8(4 * half)
+    return words
 
 
 class _Parameters:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,49 +12,90 @@ from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import StackBytes, stack
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16, rounded
-from spaninfer_kernels_cpu.quantisation.codes import UNIT
+from spaninfer_kernels_cpu.quantisation.codes import LEVELS, PAIR_BITS, UNIT
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
-SEARCHED_BITS = 3  # a search costs 120 ns a weight: only for the coarsest grids
-_UNIT_ROOM = StackBytes(UNIT)
+SEARCHED_LEVELS = 11  # a search costs 120 ns a weight: only for the coarsest grids
+_UNIT_ROOM = StackBytes(2 * UNIT)
 NARROWINGS, NARROWING = 5, np.float32(0.05)
+
+
+class Groups(NamedTuple):
+    """Channels of a group, groups of a record, and bits of a code."""
+
+    channels: int
+    together: int
+    bits: int
 
 
 @entry
 def quantize_panel(
-    weight: int, channels: int, group_channels: int, bits: int, panel: int, panel_bytes: int
+    weight: int, channels: int, group_channels: int, record_groups: int, bits: int, panel: int
 ) -> None:
     """Write the quantised values, scales and biases of weight[64, channels], float32, into a panel.
 
     Both are given by their addresses. Scale and bias are bfloat16: the bias is rounded to the
     nearest, and the scale, made for that bias, upwards, so that no weight lies outside the grid.
     """
-    groups = (channels + group_channels - 1) // group_channels
-    group_bytes = panel_bytes // groups
-    code_bytes = group_bytes - PARAMETER_BYTES
-    for group in range(groups):
-        start = group * group_channels
-        count = min(channels - start, group_channels)
-        record = numbers_at(panel + group * group_bytes, group_bytes, np.uint8)
-        parameters = record[code_bytes:].view(np.uint16)
+    groups = Groups(group_channels, record_groups, bits)
+    width = record_groups * group_channels
+    code_bytes = (width + _unit(bits) - 1) // _unit(bits) * bits * STEP_BYTES
+    record_bytes = code_bytes + record_groups * PARAMETER_BYTES
+    for number in range((channels + width - 1) // width):
+        record = numbers_at(panel + number * record_bytes, record_bytes, np.uint8)
         for output in range(PANEL):
-            numbers = numbers_at(weight + 4 * (output * channels + start), count, np.float32)
-            scale, group_bias = _grid(numbers, bits)
-            if bits <= SEARCHED_BITS:
-                scale, group_bias = _narrowed(numbers, bits, scale, group_bias)
-            parameters[output] = _upper_half(scale)
-            parameters[PANEL + output] = _upper_half(group_bias)
-            _write_codes(numbers, scale, group_bias, bits, record[4 * output : code_bytes])
+            row = weight + 4 * (output * channels + number * width)
+            left = min(channels - number * width, width)
+            _quantize_record(row, left, groups, record[4 * output :], record[code_bytes:], output)
 
 
 @device_function
-def _grid(numbers: Floats, bits: int) -> tuple[np.float32, np.float32]:
+def _quantize_record(
+    row: int, left: int, groups: Groups, codes: Bytes, behind: Bytes, output: int
+) -> None:
+    """Write what a record holds of an output, of whose row so many channels are left."""
+    levels, piece = _levels(groups.bits), _unit(groups.bits) // groups.together
+    whole = numbers_at(stack(_UNIT_ROOM), 2 * UNIT, np.uint8)
+    for group in range(groups.together):
+        start = group * groups.channels
+        count = max(0, min(left - start, groups.channels))
+        numbers = numbers_at(row + 4 * start, count, np.float32)
+        scale, group_bias = np.float32(0), np.float32(0)
+        if count > 0:
+            scale, group_bias = _grid(numbers, levels)
+            if levels <= SEARCHED_LEVELS:
+                scale, group_bias = _narrowed(numbers, levels, scale, group_bias)
+        parameters = behind[group * PARAMETER_BYTES :].view(np.uint16)
+        parameters[output] = _upper_half(scale)
+        parameters[PANEL + output] = _upper_half(group_bias)
+        for number in range((groups.channels + piece - 1) // piece):
+            for i in range(piece):
+                code = _code(numbers, number * piece + i, scale, group_bias, levels)
+                whole[group * piece + i] = np.uint8(code)
+            if group == groups.together - 1:
+                _write_unit(whole, groups.bits, codes[number * groups.bits * STEP_BYTES :])
+
+
+@device_function
+def _unit(bits: int) -> int:
+    """Return the channels of a unit (`codes`)."""
+    return 2 * UNIT if bits == PAIR_BITS else UNIT
+
+
+@device_function
+def _levels(bits: int) -> int:
+    """Return the number of numbers that a channel can have."""
+    return LEVELS if bits == PAIR_BITS else 1 << bits
+
+
+@device_function
+def _grid(numbers: Floats, levels: int) -> tuple[np.float32, np.float32]:
     """Return scale and bias of a grid that reaches from the least to the largest number."""
     least, most = _ends(numbers)
-    return _grid_over(least, most, bits)
+    return _grid_over(least, most, levels)
 
 
 @device_function
@@ -65,10 +108,10 @@ def _ends(numbers: Floats) -> tuple[np.float32, np.float32]:
 
 
 @device_function
-def _grid_over(least: np.float32, most: np.float32, bits: int) -> tuple[np.float32, np.float32]:
+def _grid_over(least: np.float32, most: np.float32, levels: int) -> tuple[np.float32, np.float32]:
     """Return scale and bias of a grid that reaches from one number to another."""
-    below = np.float32(1 << (bits - 1))
-    above = below - np.float32(1)
+    below = np.float32(levels // 2)
+    above = np.float32(levels - 1) - below
     step = (most - least) / (below + above)
     group_bias = nearest_bf16(least + below * step)
     return _next_bf16(max((group_bias - least) / below, (most - group_bias) / above)), group_bias
@@ -76,7 +119,7 @@ def _grid_over(least: np.float32, most: np.float32, bits: int) -> tuple[np.float
 
 @device_function
 def _narrowed(
-    numbers: Floats, bits: int, scale: np.float32, group_bias: np.float32
+    numbers: Floats, levels: int, scale: np.float32, group_bias: np.float32
 ) -> tuple[np.float32, np.float32]:
     """Return scale and bias of the grid, narrower or not, whose errors' squares have least sum.
 
@@ -84,45 +127,62 @@ def _narrowed(
     """
     least, most = _ends(numbers)
     step = NARROWING * (most - least)
-    best = _squares(numbers, bits, scale, group_bias)
+    best = _squares(numbers, levels, scale, group_bias)
     for low in range(NARROWINGS):
         for high in range(NARROWINGS):
             first, last = least + np.float32(low) * step, most - np.float32(high) * step
-            one, bias = _grid_over(np.float32(first), np.float32(last), bits)
-            error = _squares(numbers, bits, one, bias)
+            one, bias = _grid_over(np.float32(first), np.float32(last), levels)
+            error = _squares(numbers, levels, one, bias)
             if error < best:
                 best, scale, group_bias = error, one, bias
     return scale, group_bias
 
 
 @device_function
-def _squares(numbers: Floats, bits: int, scale: np.float32, group_bias: np.float32) -> np.float32:
+def _squares(numbers: Floats, levels: int, scale: np.float32, group_bias: np.float32) -> np.float32:
     """Return the sum of the squares of what a grid takes from numbers."""
-    offset, total = 1 << (bits - 1), np.float32(0)
+    total = np.float32(0)
     for place in range(len(numbers)):
-        code = _code(numbers, place, scale, group_bias, offset) - offset
+        code = _code(numbers, place, scale, group_bias, levels) - levels // 2
         error = np.float32(code) * scale + group_bias - numbers[place]
         total += error * error
     return total
 
 
 @device_function
-def _write_codes(
-    numbers: Floats, scale: np.float32, group_bias: np.float32, bits: int, codes: Bytes
-) -> None:
-    """Write a group's codes into planes, those that fill up the last unit too (`codes`)."""
-    unsigned_offset = 1 << (bits - 1)
-    whole = numbers_at(stack(_UNIT_ROOM), UNIT, np.uint8)
-    for unit in range((len(codes) + STEP_BYTES - 4) // (STEP_BYTES * bits)):
-        for i in range(UNIT):
-            code = _code(numbers, unit * UNIT + i, scale, group_bias, unsigned_offset)
-            whole[i] = np.uint8(code)
-        planes, done = codes[unit * bits * STEP_BYTES :], 0
-        for n in range(4):
-            width = 8 >> n
-            if bits & width != 0:
-                _write_plane(whole, width, done, planes[done * STEP_BYTES :])
-                done += width
+def _write_unit(whole: Bytes, bits: int, words: Bytes) -> None:
+    """Write the codes of a unit, of an output whose words begin here (`codes`)."""
+    if bits == PAIR_BITS:
+        _write_pairs(whole, words)
+        return
+    done = 0
+    for n in range(4):
+        width = 8 >> n
+        if bits & width != 0:
+            _write_plane(whole, width, done, words[done * STEP_BYTES :])
+            done += width
+
+
+@device_function
+def _write_pairs(whole: Bytes, words: Bytes) -> None:
+    """Write seven words of the eight that pairs would take with a bit of nothing each."""
+    for byte in range(4):
+        rest = 0
+        for half in range(2):
+            fourth = _pair(whole, 4 * half + 3, byte)
+            rest |= (fourth & 15) << 4 * half
+            for place in range(3):
+                above = fourth >> (4 + place) << 7 & 128
+                word = (4 * half + place) * STEP_BYTES
+                words[word + byte] = np.uint8(_pair(whole, 4 * half + place, byte) | above)
+        words[3 * STEP_BYTES + byte] = np.uint8(rest)
+
+
+@device_function
+def _pair(whole: Bytes, fours: int, byte: int) -> int:
+    """Return the code of a channel of two fours of a unit."""
+    first = int(whole[8 * fours + byte])
+    return first + LEVELS * int(whole[8 * fours + 4 + byte])
 
 
 @device_function
@@ -140,13 +200,13 @@ def _write_plane(whole: Bytes, width: int, first: int, plane: Bytes) -> None:
 
 @device_function
 def _code(
-    numbers: Floats, place: int, scale: np.float32, group_bias: np.float32, unsigned_offset: int
+    numbers: Floats, place: int, scale: np.float32, group_bias: np.float32, levels: int
 ) -> int:
-    """Return the unsigned code of a number; of places that only fill up, the offset."""
+    """Return the unsigned code of a number; of places that only fill up, the middle."""
     if place >= len(numbers) or scale == 0:
-        return unsigned_offset
-    code = unsigned_offset + int(rounded((numbers[place] - group_bias) / scale))
-    return min(max(code, 0), 2 * unsigned_offset - 1)
+        return levels // 2
+    code = levels // 2 + int(rounded((numbers[place] - group_bias) / scale))
+    return min(max(code, 0), levels - 1)
 
 
 # ---- numbers -----------------------------------------------------------------------------------

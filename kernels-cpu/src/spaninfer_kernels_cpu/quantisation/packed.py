@@ -66,9 +66,10 @@ class Packed:
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     """Return weight[O C] (float32, float16 or bfloat16) in a format.
 
-    Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values from
-    its least to its largest weight, with scale and bias rounded to bfloat16 so that the grid still
-    holds both. In 2 and 3 bits it is the narrower grid whose errors' squares have the least sum.
+    Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values (of 11
+    in int3.5) from its least to its largest weight, with scale and bias rounded to bfloat16 so that
+    the grid still holds both. In 2, 3 and 3.5 bits it is the narrower grid whose errors' squares
+    have the least sum. `spaninfer_op_reference.quantize_to_grid` defines them to the bit.
     Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
@@ -165,8 +166,8 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
     """Write numbers[64 P, C] into panels[P, bytes] quantised."""
     if not np.isfinite(numbers).all():
         raise FormatError("weight holds a number that is not finite, which has no code")
-    assert layout.format.codes is not None
-    sizes = layout.channels, layout.group_channels, layout.format.codes.bits
+    codes = layout.format.codes
+    assert codes is not None
+    sizes = layout.channels, layout.group_channels, codes.record_groups, codes.bits
     for number, panel in enumerate(panels):
-        rows = numbers[number * PANEL :].ctypes.data
-        quantize_panel(rows, *sizes, panel.ctypes.data, layout.panel_bytes)
+        quantize_panel(numbers[number * PANEL :].ctypes.data, *sizes, panel.ctypes.data)

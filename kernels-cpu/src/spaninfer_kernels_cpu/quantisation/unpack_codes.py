@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.quantisation.codes import (
+    LEVELS,
     NUMBER_BITS,
     OUTER_BITS,
     UNIT,
@@ -47,6 +48,16 @@ def unpack_codes(panels: NDArray[np.uint8], layout: Layout, codes: Codes) -> NDA
 def _numbers(records: NDArray[np.uint8], layout: Layout, codes: Codes) -> Numbers:
     """Return the unsigned numbers [64 P, G, channels of a group] of the codes of records."""
     words = records.reshape(layout.panels, layout.records, -1, codes.bits, PANEL, 4)
+    whole = _paired(words) if codes.is_paired else _single(words, codes)
+    rows = np.moveaxis(whole, 3, 1).reshape(layout.panels * PANEL, layout.groups, -1)
+    if codes.table is None:
+        return rows
+    found: Numbers = np.array(codes.table, np.uint8)[rows]
+    return found
+
+
+def _single(words: NDArray[np.uint8], codes: Codes) -> NDArray[np.uint8]:
+    """Return numbers [P records units 64 fours 4] of words [P records units words 64 4]."""
     whole = np.zeros((*words.shape[:3], PANEL, UNIT // 4, 4), np.uint8)
     first = place = 0
     for width in codes.planes:
@@ -55,11 +66,20 @@ def _numbers(records: NDArray[np.uint8], layout: Layout, codes: Codes) -> Number
             bits = words[:, :, :, first + word] >> np.uint8(shift) & np.uint8((1 << width) - 1)
             whole[..., step, :] |= bits << np.uint8(place)
         first, place = first + width, place + width
-    rows = np.moveaxis(whole, 3, 1).reshape(layout.panels * PANEL, layout.groups, -1)
-    if codes.table is None:
-        return rows
-    found: Numbers = np.array(codes.table, np.uint8)[rows]
-    return found
+    return whole
+
+
+def _paired(words: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the numbers of codes that stand for two."""
+    found = []
+    for half in range(2):
+        three = [words[..., 4 * half + place, :, :] for place in range(3)]
+        fourth = words[..., 3, :, :] >> np.uint8(4 * half) & np.uint8(15)
+        for bit, word in enumerate(three):
+            fourth |= word >> np.uint8(7) << np.uint8(4 + bit)
+        pairs = [*(word & np.uint8(127) for word in three), fourth]
+        found += [part for pair in pairs for part in (pair % LEVELS, pair // LEVELS)]
+    return np.stack(found, axis=-2)
 
 
 def _flat(behind: NDArray[np.uint8], codes: Codes) -> tuple[Numbers, Numbers]:

@@ -12,10 +12,14 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The format of the KV cache: bits of an element, bytes of scales per head and token."""
+    """The format of the KV cache: bits of an element, bytes of scales per head and token.
+
+    Latents of MLA have these once, or as often again for their rotary part.
+    """
 
     bits: int
     scale_bytes: int = 0
+    latent_scales: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ def gib(number: int) -> str:
 def span_bytes(group: CacheGroup, span_len: int, stored: Stored) -> int:
     """Return the bytes of one span: keys and values of `span_len` tokens in all layers."""
     dims = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
-    head_bytes = sum(dims) * stored.bits // 8 + len(dims) * stored.scale_bytes
+    scales = stored.latent_scales if group.rotary_dim else len(dims)
+    head_bytes = sum(dims) * stored.bits // 8 + scales * stored.scale_bytes
     return len(group.layers) * group.kv_heads * head_bytes * span_len
 
 

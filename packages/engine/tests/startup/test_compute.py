@@ -55,8 +55,12 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, w8a16, int8, int6, int5, int4, int3, int2",
+            "allowed are bfloat16, fp8, w8a8, w8a16, int8, int6, int5, int4, int3.5, int3, int2",
         ),
+        (BARE, {"quantize": "int3_5"}, r"did you mean 'int3\.5'\?"),
+        (BARE, {"quantize": "3.5"}, r"did you mean 'int3\.5'\?"),
+        (BARE, {"quantize": "int35"}, r"did you mean 'int3\.5'\?"),
+        (BARE, {"backend": "refernce"}, "did you mean 'reference'"),
         (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
         (
             BARE,
@@ -64,10 +68,10 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
             "quantize_group only applies to",
         ),
         (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128, row"),
-        (WITH_TORCH, {"quantize": "int8", "backend": "torch"}, "requires --backend cuda or cpu"),
+        (WITH_TORCH, {"quantize": "fp8", "backend": "torch"}, r"requires --backend cuda \(got t"),
         (
             WITH_KERNELS,
-            {"quantize": "int6", "backend": "cuda"},
+            {"quantize": "w8a16", "backend": "cuda"},
             r"requires --backend cpu \(got cuda",
         ),
         (BARE, {"device": "cuda"}, "omit --device to auto-select"),
@@ -201,3 +205,25 @@ def test_encoders_are_computed_by_a_backend_that_returns_vectors(machine, option
 def test_an_encoder_on_backend_cuda_is_refused_with_the_backends_that_have_it():
     with pytest.raises(ConfigError, match="no kernels for encoders yet; choose --backend cpu or t"):
         decide_compute(asked(backend="cuda"), "bfloat16", WITH_KERNELS, result=Result.VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("machine", "backend", "quantize", "held"),
+    [
+        (BARE, "cpu", "int3.5", ""),
+        (BARE, "cpu", "w8a16", ""),
+        (BARE, "reference", "int3.5", "; held in 32 bits"),
+        (WITH_TORCH, "torch", "int6", "; held in 16 bits"),
+        (WITH_KERNELS, "cuda", "int3.5", "; held in 4 bits"),
+        (WITH_KERNELS, "cuda", "int5", "; held in 8 bits"),
+        (WITH_KERNELS, "cuda", "int4", ""),
+    ],
+)
+def test_the_plan_says_where_rounded_weights_take_more_bits_than_they_have(
+    machine, backend, quantize, held
+):
+    compute = decide_compute(asked(backend=backend, quantize=quantize), "bfloat16", machine)
+
+    (weights,) = [each for each in compute.decisions if each.what == "weights"]
+    assert weights.value == quantize
+    assert weights.why == "requested: one scale per group of 32 channels" + held

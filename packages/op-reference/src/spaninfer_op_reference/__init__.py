@@ -34,6 +34,13 @@ from spaninfer_op_reference.embedding import (
     sinusoidal,
 )
 from spaninfer_op_reference.frequency import FrequencyRule, frequencies, yarn_mscale
+from spaninfer_op_reference.grid import (
+    GRIDS,
+    grid_format,
+    pair_codes,
+    quantize_to_grid,
+    unpair_codes,
+)
 from spaninfer_op_reference.indexer import index_scores, select_keys
 from spaninfer_op_reference.linear import head_linear, linear, normalize_rows, scale_rows
 from spaninfer_op_reference.logits import (
@@ -88,6 +95,7 @@ __all__ = [
     "E2M1",
     "E4M3_MOST",
     "GREEDY",
+    "GRIDS",
     "SCALE_BLOCK",
     "CodeRange",
     "FrequencyRule",
@@ -125,6 +133,7 @@ __all__ = [
     "gather_spans",
     "gelu",
     "gelu_tanh",
+    "grid_format",
     "group_minimums",
     "group_scales",
     "gumbel",
@@ -140,6 +149,7 @@ __all__ = [
     "ngram_ends",
     "normalize_rows",
     "pack_nibbles",
+    "pair_codes",
     "penalize_frequency",
     "penalize_repetition",
     "philox",
@@ -149,6 +159,7 @@ __all__ = [
     "quantize_fp8",
     "quantize_q8_0",
     "quantize_rows",
+    "quantize_to_grid",
     "quantize_weight",
     "quick_gelu",
     "relative_error",
@@ -176,6 +187,7 @@ __all__ = [
     "topk",
     "uniform",
     "unpack_nibbles",
+    "unpair_codes",
     "word_ends",
     "yarn_mscale",
 ]

@@ -69,8 +69,9 @@ KVDTypeOption = Annotated[
 QuantizeOption = Annotated[
     Quantize | None,
     _engine(
-        "Quantise weights while loading: fp8, w8a8, int8 and int4 on backend cuda; "
-        "all but fp8 and w8a8 on cpu; w8a16 is int8 with activations in 16 bits."
+        "Quantise weights while loading: fp8 and w8a8 on backend cuda, bfloat16 and w8a16 (int8 "
+        "with activations in 16 bits) on cpu, int8 to int2 on all; torch and reference hold the "
+        "numbers that these stand for."
     ),
 ]
 GroupName = Literal["32", "64", "128", "row"]

@@ -19,6 +19,7 @@ from spaninfer_engine.backends.start import Start, Tell
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
+from spaninfer_engine.load.packing import number_bits
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
@@ -78,6 +79,7 @@ class Backend(ABC):
     kv_dtypes: ClassVar[tuple[KVDType, ...]] = ()  # beside the dtype that is computed in
     quantizes: ClassVar[tuple[Quantize, ...]] = ()  # what weights can be rounded to while loading
     code_activations: ClassVar[str] = "int8 activations"  # that quantised weights are multiplied by
+    latent_scales: ClassVar[int] = 1  # of a token's latent in codes: one, or its rotary part's too
     has_graphs: ClassVar[bool] = False
     can_tune: ClassVar[bool] = False  # does it time kernels at the first start?
     is_invariant: ClassVar[bool] = False  # can logits be the same to the bit in any batch?
@@ -102,6 +104,10 @@ class Backend(ABC):
 
         `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
         """
+
+    def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
+        """Return the bits of a number that weights were rounded to while loading, as it is held."""
+        return number_bits(quantize)
 
     def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return the operators that towers are computed with: others than a decoder's."""

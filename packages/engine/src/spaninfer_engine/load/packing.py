@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from spaninfer_engine.config import DEFAULT_GROUP, EngineConfig, GroupLen, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 
-GROUPED = ("w8a16", "int8", "int6", "int5", "int4", "int3", "int2")
+GRID_NAMES: tuple[Quantize, ...] = ("int8", "int6", "int5", "int4", "int3.5", "int3", "int2")
+"""Whole numbers on grids: levels at even steps, a scale and a bias of each group."""
+GROUPED: tuple[Quantize, ...] = ("w8a16", *GRID_NAMES)
 """Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
@@ -32,6 +34,16 @@ class Packing:
         return f"{self.quantize} with a scale per " + (
             "row" if self.group is None else f"{self.group} channels"
         )
+
+
+def number_bits(quantize: Quantize) -> float:
+    """Return the bits of a quantised value, its part of a scale aside.
+
+    >>> number_bits("int3.5"), number_bits("fp8")
+    (3.5, 8.0)
+    """
+    known = {"bfloat16": 16.0, "fp8": 8.0, "w8a8": 8.0, "w8a16": 8.0}
+    return known.get(quantize) or float(quantize.removeprefix("int"))
 
 
 def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None = None) -> Packing:

@@ -438,6 +438,11 @@ class CacheGroup:
         """True if these are an indexer's keys: there are no values."""
         return self.values_in_keys and self.value_dim == self.key_dim
 
+    @property
+    def rotary_dim(self) -> int:
+        """The channels of keys behind values that lie in them."""
+        return self.key_dim - self.value_dim if self.values_in_keys else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Decoder:

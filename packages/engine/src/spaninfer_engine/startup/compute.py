@@ -18,7 +18,8 @@ from spaninfer_engine.config import (
     EngineConfig,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packing import GROUPED, packing_of
+from spaninfer_engine.load.packing import GROUPED, number_bits, packing_of
+from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
 
 
@@ -58,7 +59,7 @@ def decide_compute(
         Decision("device", device, why_device),
         Decision("dtype", dtype, why_dtype),
         *([Decision("KV cache", asked.kv_dtype, "requested")] if asked.kv_dtype else []),
-        *([Decision("weights", asked.quantize, _scales(asked, packed))] if asked.quantize else []),
+        *_weights(asked, backend, dtype, packed),
         *([_INVARIANT] if asked.batch_invariant else []),
     )
     return Compute(backend, device, dtype, decisions)
@@ -79,7 +80,10 @@ def _check(asked: EngineConfig) -> None:
     ):
         value = getattr(asked, name)
         if value is not None and value not in known:
-            raise ConfigError(f"{name} is {value!r}; allowed are {', '.join(map(str, known))}")
+            near = did_you_mean(str(value), map(str, known))
+            raise ConfigError(
+                f"{name} is {value!r}; allowed are {', '.join(map(str, known))}{near}"
+            )
     for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
         value = asked.memory_bytes if name == "memory" else getattr(asked, name)
         if value is not None and not (hasattr(value, "__index__") and value >= 1):
@@ -140,6 +144,18 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
 
 def _those_with(ability: str) -> str:
     return " or ".join(name for name, each in BACKENDS.items() if getattr(each, ability))
+
+
+def _weights(
+    asked: EngineConfig, backend: Backend, dtype: DType, packed: bool
+) -> tuple[Decision, ...]:
+    """Return what weights are rounded to while loading, if they are."""
+    if asked.quantize is None:
+        return ()
+    held, why = backend.rounded_bits(asked.quantize, dtype), _scales(asked, packed)
+    if held != number_bits(asked.quantize):
+        why += f"; held in {held:g} bits"
+    return (Decision("weights", asked.quantize, why),)
 
 
 def _scales(asked: EngineConfig, packed: bool) -> str:

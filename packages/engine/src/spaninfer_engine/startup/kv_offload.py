@@ -9,6 +9,7 @@ from importlib.metadata import version
 from math import inf, isinf
 from pathlib import Path
 
+from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Decision, EngineConfig, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
@@ -122,6 +123,7 @@ def _fingerprint(
         "weights": (asked.weights, asked.seed if asked.weights == "dummy" else None),
         "quantize": (asked.quantize, asked.quantize_group),
         "numbers": (resolved.backend, resolved.dtype, resolved.kv_dtype, resolved.span_len),
+        "latent scales": BACKENDS[resolved.backend].latent_scales,
         "groups": [repr(group) for group in model.groups],
     }
     text = json.dumps(facts, sort_keys=True, default=str)

@@ -40,6 +40,7 @@ STORED: Mapping[KVDType, Stored] = {
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
 TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
+_MOST_CODE_BITS = 8  # wider ones are numbers, which have no scales
 SCALE_BITS = 32  # of a group of quantised weights: a float32, or two of 16 bits
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
@@ -122,8 +123,9 @@ def estimated_weight_bytes(
 ) -> int:
     """Return the bytes of the weights that are held from the start, before they are read."""
     packing = packing_of(asked.quantize, asked.quantize_group)
-    scale_bits = SCALE_BITS if packing.group else 0.0
-    bits = weight_bits(asked, compute, stored.dtype) + scale_bits / (packing.group or 1)
+    bits = weight_bits(asked, compute, stored.dtype)
+    if packing.group is not None and bits <= _MOST_CODE_BITS:
+        bits += SCALE_BITS / packing.group
     as_stored = weight_bits(replace(asked, quantize=None), compute, stored.dtype)
     kept = {} if asked.quantize else _kept_bits(compute, stored.formats)
     table = model.embedding.table.name  # rows are looked up in it, so it is not rounded
@@ -147,12 +149,10 @@ def estimated_step_bytes(asked: EngineConfig, compute: Compute, model: Model) ->
     return 4 * (demand.step_tokens * max(wide, default=0) + logits)
 
 
-def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> int:
+def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> float:
     """Return the bits of a weight's number as the backend holds it."""
-    quantize = asked.quantize
-    if quantize is not None:
-        known = {"bfloat16": 16, "fp8": 8, "w8a8": 8, "w8a16": 8}
-        return known.get(quantize) or int(quantize.removeprefix("int"))
+    if asked.quantize is not None:
+        return compute.backend.rounded_bits(asked.quantize, compute.dtype)
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)
 
@@ -196,7 +196,9 @@ def resolve(
 ) -> Resolved:
     """Decide the rest of a decoder: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    stored = STORED[asked.kv_dtype or compute.dtype]
+    stored = replace(
+        STORED[asked.kv_dtype or compute.dtype], latent_scales=compute.backend.latent_scales
+    )
     step_tokens = decide_demand(asked, compute, decoder).step_tokens
     max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
     demand = Demand(max_len, asked.max_running, step_tokens)

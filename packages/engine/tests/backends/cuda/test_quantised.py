@@ -13,7 +13,12 @@ from published import METHODS, Method
 from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
-from spaninfer_op_reference import QuantizedWeight, dequantize_weight
+from spaninfer_op_reference import (
+    QuantizedWeight,
+    dequantize_weight,
+    grid_format,
+    quantize_to_grid,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -40,6 +45,8 @@ FOLDERS = [
     *("W4A16 per row", "3 bits", "6 bits", "W8A8", "W8A8 per tensor", "NVFP4"),
     "bitsandbytes int8",
 ]
+GRIDS = [(name, group) for name in ("int6", "int5", "int3.5", "int3", "int2") for group in
+         (32, 64, None)]  # fmt: skip
 EXPANDED = ["GPTQ reordered", "FP8 blocks", "FP8 per row", "NF4"]
 
 
@@ -66,6 +73,11 @@ def _weight(name: str) -> QuantizedWeight:
     return BLOCK_TYPES[name].read(random_blocks(name, ROWS, COLUMNS, 0), COLUMNS)
 
 
+def _grid(name: str, group: int | None) -> QuantizedWeight:
+    weight = np.random.default_rng(1).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    return quantize_to_grid(weight * np.float32(0.02), grid_format(name, group))
+
+
 def _meant(
     format: QuantizedFormat, codes: Array, scales: Array, shifts: Array, factors: Array
 ) -> Array:
@@ -89,7 +101,23 @@ def _meant(
 
 @pytest.mark.parametrize("name", GGUF + TABLES + FOLDERS)
 def test_published_codes_stand_for_the_same_numbers_within_a_rounding_of_scales(name: str) -> None:
-    weight = _weight(name)
+    _check_held(_weight(name))
+
+
+@pytest.mark.parametrize(("name", "group"), GRIDS)
+def test_grids_that_are_made_on_the_host_are_held_as_published_codes(
+    name: str, group: int | None
+) -> None:
+    weight = _grid(name, group)
+    kept = kernel_format([weight.format])
+
+    assert kept is not None
+    assert kept.bits == (4 if weight.format.bits <= 4 else 8)
+    _check_held(weight)
+
+
+def _check_held(weight: QuantizedWeight) -> None:
+    """Compare what codes, scales and shifts stand for on the GPU with the definition."""
     format = format_of(weight.format)
     assert format is not None
 

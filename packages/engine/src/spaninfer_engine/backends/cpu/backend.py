@@ -22,7 +22,7 @@ from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.backends.start import Tell as StageTell
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.kv_memory import Needs
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.packing import GROUPED, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
@@ -50,7 +50,8 @@ class CpuBackend(Backend):
     summary = "numpy and Numba"
     can_tune = True
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
-    quantizes = ("bfloat16", "w8a16", "int8", "int6", "int5", "int4", "int3", "int2")
+    latent_scales = 2
+    quantizes = ("bfloat16", *GROUPED)
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""

@@ -2,11 +2,14 @@
 
 Codes of one token and head are a record, with the zero and the scale that they were made with in
 front: what is read together lies together. Keys and values of codes are arrays of such records.
+A latent of MLA and the rotary part behind it have a zero and a scale each: one is normalised, the
+other is not, and the larger would take the levels of the smaller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import ml_dtypes
@@ -41,13 +44,14 @@ def allocate(
             "would select one key in nine differently; choose int8, or leave it out"
         )
     sizes = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
-    forms = [_form(size, kind) for size in sizes]
+    split = group.value_dim if group.rotary_dim else None
+    forms = [_form(size, kind, split) for size in sizes]
     heads = span_len * group.kv_heads
     widths = [heads * form.itemsize for form in forms]
     memory = aligned((num_spans, len(group.layers), sum(widths)), np.uint8)
     keys = _records(memory[..., : widths[0]], forms[0], span_len, group.kv_heads)
     if group.values_in_keys:
-        values = keys.view(_form(group.value_dim, kind, forms[0].itemsize))
+        values = keys.view(_form(group.value_dim, kind, of=forms[0]))
     else:
         values = _records(memory[..., widths[0] :], forms[1], span_len, group.kv_heads)
     rows = as_rows(memory)
@@ -58,28 +62,54 @@ def allocate(
 
 def cached_in(part: NDArray[Any]) -> KVArray:
     """Return keys or values of a layer as kernels take them."""
-    return KVArray(part["numbers"], part["scales"]) if part.dtype.names else KVArray(part)
+    if part.dtype.names is None:
+        return KVArray(part)
+    array = KVArray(part["numbers"], part["scales"])
+    if "rotary" not in part.dtype.names:
+        return array
+    first = _offset(part.dtype, "rotary") - _offset(part.dtype, "numbers")
+    return replace(array, split=first * 8 // array.kind.bits)
 
 
-def _form(size: int, kind: CacheKind, itemsize: int | None = None) -> np.dtype[Any]:
-    """Return a record of one token and head: its numbers, behind the scales of codes."""
+def _form(
+    size: int, kind: CacheKind, split: int | None = None, of: np.dtype[Any] | None = None
+) -> np.dtype[Any]:
+    """Return a record of one token and head: its numbers, behind the scales of codes.
+
+    With `split`, codes from that one on, which have scales of their own, are `rotary` besides. The
+    first numbers alone are a record `of` the whole one.
+    """
     if kind == "uint4" and size % 2:
         raise ConfigError(
             f"kv_dtype uint4 takes heads of an even number of channels, and this model has some of "
             f"{size}; choose int8, or leave it out"
         )
-    numbers: Any = {
-        "int8": (np.int8, (size,)),
-        "uint4": (np.uint8, (size // 2,)),
-    }.get(kind) or (_FLOATS[kind], (size,))
-    form: dict[str, Any] = {"names": ["numbers"], "formats": [numbers], "offsets": [0]}
+    fields: dict[str, tuple[Any, int]] = {"numbers": (_numbers(size, kind), 0)}
     if kind not in _FLOATS:
-        scales = (np.float32, (2,))
-        form = {"names": ["scales", "numbers"], "formats": [scales, numbers], "offsets": [0, 8]}
-    if itemsize is not None:
-        form["itemsize"] = itemsize
+        scales = np.dtype((np.float32, (2 if split is None else 4,)))
+        first = scales.itemsize if of is None else _offset(of, "numbers")
+        fields = {"scales": (scales, 0), "numbers": (_numbers(size, kind), first)}
+        if split is not None:
+            rotary = first + _numbers(split, kind).itemsize
+            fields["rotary"] = _numbers(size - split, kind), rotary
+    formats, offsets = zip(*fields.values(), strict=True)
+    form: dict[str, Any] = {"names": [*fields], "formats": formats, "offsets": offsets}
+    if of is not None:
+        form["itemsize"] = of.itemsize
     dtype: np.dtype[Any] = np.dtype(form)  # type: ignore[call-overload]
     return dtype
+
+
+def _numbers(size: int, kind: CacheKind) -> np.dtype[Any]:
+    if kind == "uint4":
+        return np.dtype((np.uint8, (size // 2,)))
+    return np.dtype((np.int8 if kind == "int8" else _FLOATS[kind], (size,)))
+
+
+def _offset(record: np.dtype[Any], name: str) -> int:
+    """Return where a field of a record begins, in bytes."""
+    assert record.fields is not None
+    return int(record.fields[name][1])
 
 
 def _records(

@@ -18,10 +18,10 @@ from spaninfer_engine.backends.backend import (
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.start import Start, Tell
-from spaninfer_engine.config import DType, EngineConfig
+from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Demand
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
@@ -43,7 +43,7 @@ class CudaBackend(Backend):
     summary = "kernels of our own"
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
-    quantizes = ("fp8", "w8a8", "int8", "int4")
+    quantizes = ("fp8", "w8a8", *GRID_NAMES)
     code_activations = "16-bit activations"
     is_invariant = True
     can_keep_head = True
@@ -127,17 +127,23 @@ class CudaBackend(Backend):
                 f"{MIN_SPAN_LEN} to {MAX_SPAN_LEN}"
             )
 
+    def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
+        """GEMMs read codes of 4 and of 8 bits."""
+        return 4 if number_bits(quantize) <= 4 else 8
+
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the operators; kernels are compiled when the start is measured."""
         from spaninfer_engine.backends.cuda.ops import CudaOps
         from spaninfer_engine.backends.cuda.quantised import format_of_packing
         from spaninfer_engine.backends.cuda.scaled import codes_of_packing
+        from spaninfer_engine.backends.grid_weights import grid_of_packing
 
         assert options.dtype != "float32", options
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
+        of_gpu = codes_of_packing(packing) or format_of_packing(packing)
         return CudaOps(
             *(options.dtype, options.device, options.groups, options.kv_dtype),
-            quantize=codes_of_packing(packing) or format_of_packing(packing),
+            quantize=of_gpu or grid_of_packing(packing),
             batch_invariant=options.asked.batch_invariant,
         )
 

@@ -24,6 +24,7 @@ from spaninfer_op_reference import (
     cos_sin,
     dequantize_weight,
     frequencies,
+    quantize_to_grid,
 )
 from torch import Tensor
 
@@ -70,7 +71,7 @@ class CudaOps(TorchOps):
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
         *,
-        quantize: QuantizedFormat | Codes | None = None,
+        quantize: QuantizedFormat | Codes | WeightFormat | None = None,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
@@ -159,12 +160,24 @@ class CudaOps(TorchOps):
         return super().pack(arrays, layout)
 
     def _pack_rounded(
-        self, arrays: Sequence[Packable], format: QuantizedFormat | Codes, *, gated: bool
+        self,
+        arrays: Sequence[Packable],
+        format: QuantizedFormat | Codes | WeightFormat,
+        *,
+        gated: bool,
     ) -> Tensor | LinearWeight:
-        """Round weights to codes, one after the other; none whose rows kernels cannot read."""
+        """Round weights to codes, one after the other; none whose rows kernels cannot read.
+
+        Grids that GEMMs have no codes of are made on the host, and held as published ones are.
+        """
         grain = scaled.COLUMN_GRAIN if isinstance(format, Codes) else COLUMN_GRAIN
         if arrays[0].shape[1] % grain:
             return super().pack(arrays, GEMM)
+        if isinstance(format, WeightFormat):
+            kept = kernel_format([format])
+            assert kept is not None, format
+            weights = [quantize_to_grid(np.asarray(array), format) for array in arrays]
+            return self._pack_stored(weights, format=kept, gated=gated)
         tensors = (super(CudaOps, self).pack([array], GEMM) for array in arrays)
         if isinstance(format, Codes):
             return scaled.quantize_weight(tensors, format, self.kernels)

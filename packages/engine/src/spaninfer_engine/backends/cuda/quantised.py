@@ -225,8 +225,8 @@ def quantize_weight(
 
 
 def format_of_packing(packing: Packing) -> QuantizedFormat | None:
-    """Return the format that weights are rounded to while loading; None of none."""
-    if packing.quantize is None:
+    """Return the format that weights are rounded to on the GPU while loading; None of none."""
+    if packing.quantize not in ("int8", "int4"):
         return None
     return QuantizedFormat(8 if packing.quantize == "int8" else 4, packing.group)
 

@@ -13,7 +13,8 @@ from spaninfer_engine.backends.backend import (
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
-from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.config import DType, EngineConfig, Quantize
+from spaninfer_engine.load.packing import GRID_NAMES, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
@@ -24,6 +25,7 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     summary = "numpy"
+    quantizes = GRID_NAMES
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Float32."""
@@ -31,9 +33,15 @@ class ReferenceBackend(Backend):
 
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the definitions in float32."""
+        from spaninfer_engine.backends.grid_weights import grid_of_packing
         from spaninfer_engine.backends.reference.ops import ReferenceOps
 
-        return ReferenceOps("float32")
+        packing = packing_of(options.asked.quantize, options.asked.quantize_group)
+        return ReferenceOps("float32", grid_of_packing(packing))
+
+    def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
+        """The numbers that levels stand for are held, in float32."""
+        return 32
 
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object

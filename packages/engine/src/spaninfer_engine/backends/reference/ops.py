@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import spaninfer_op_reference as definition
+from spaninfer_op_reference import WeightFormat
 
+from spaninfer_engine.backends.grid_weights import (
+    ROUNDED,
+    TURNED,
+    rounded_layout,
+    rounded_weights,
+    turned_experts,
+)
 from spaninfer_engine.backends.host.ops import (
     Array,
     HostOps,
@@ -13,6 +22,7 @@ from spaninfer_engine.backends.host.ops import (
     attend_selected_by_definition,
     select_by_definition,
 )
+from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.spec.nodes import ActivationName, GateName, RopeStyle
@@ -24,8 +34,26 @@ class ReferenceOps(HostOps):
     name = "reference"
     claims: tuple[Claim, ...] = ()
 
-    def __init__(self, dtype: Literal["float64", "float32"] = "float64") -> None:
+    def __init__(
+        self, dtype: Literal["float64", "float32"] = "float64", grid: WeightFormat | None = None
+    ) -> None:
         super().__init__(dtype)
+        self._grid = grid
+        if grid is not None:
+            self.claims = (turned_experts(self),)
+
+    # ---- tensors ---------------------------------------------------------------------------------
+
+    def layout(self, operator: str, argument: str) -> str:
+        """Weights of products may be rounded."""
+        rounded = None if self._grid is None else rounded_layout(operator, argument)
+        return rounded or super().layout(operator, argument)
+
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
+        """Return the array in a layout; without a copy where it already has it."""
+        if self._grid is not None and layout in (ROUNDED, TURNED):
+            arrays = rounded_weights(arrays, layout, self._grid)
+        return super().pack(arrays, layout)
 
     # ---- rows ------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from typing import Any
 from spaninfer_engine.backends.backend import Backend, BackendOptions, Chosen, OnProgress
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
-from spaninfer_engine.config import DTYPES, EngineConfig
+from spaninfer_engine.config import DTYPES, DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.load.packing import GRID_NAMES, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model
@@ -20,6 +21,7 @@ class TorchBackend(Backend):
     name = "torch"
     summary = "any torch device"
     needs_torch = True
+    quantizes = GRID_NAMES
     on_gpu = True
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
@@ -35,6 +37,7 @@ class TorchBackend(Backend):
         """Return torch's operators on a device."""
         import torch
 
+        from spaninfer_engine.backends.grid_weights import grid_of_packing
         from spaninfer_engine.backends.torch.ops import TorchOps
 
         try:
@@ -44,7 +47,12 @@ class TorchBackend(Backend):
                 f"device is {options.device!r}, which torch does not know ({unknown}); choose cpu "
                 "or cuda, or omit --device to auto-select"
             ) from unknown
-        return TorchOps(options.dtype, options.device)
+        packing = packing_of(options.asked.quantize, options.asked.quantize_group)
+        return TorchOps(options.dtype, options.device, grid_of_packing(packing))
+
+    def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
+        """The numbers that levels stand for are held, in the dtype that is computed in."""
+        return 32 if dtype == "float32" else 16
 
     def start(
         self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object

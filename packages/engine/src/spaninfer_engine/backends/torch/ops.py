@@ -16,6 +16,13 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import CLAMP, WeightFormat
 from torch import Tensor
 
+from spaninfer_engine.backends.grid_weights import (
+    ROUNDED,
+    TURNED,
+    rounded_layout,
+    rounded_weights,
+    turned_experts,
+)
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.upload import Uploader, fill
@@ -69,9 +76,13 @@ class TorchOps:
     name = "torch"
 
     def __init__(
-        self, dtype: Literal["float32", "bfloat16", "float16"] = "float32", device: str = "cpu"
+        self,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "cpu",
+        grid: WeightFormat | None = None,
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
+        self._grid = grid  # that weights of products are rounded to
         self.device = usable_device(device)
         self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
 
@@ -80,22 +91,26 @@ class TorchOps:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Projections of one input become one."""
-        return (joined_linears(self, 3), joined_linears(self, 2))
+        turned = () if self._grid is None else (turned_experts(self),)
+        return (joined_linears(self, 3), joined_linears(self, 2), *turned)
 
     def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
         """Every kernel by itself."""
         return program
 
-    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
-        """Every weight lies as in the checkpoint."""
-        return "plain"
+    def layout(self, operator: str, argument: str) -> str:
+        """Every weight lies as in the checkpoint; those of products may be rounded."""
+        rounded = None if self._grid is None else rounded_layout(operator, argument)
+        return rounded or "plain"
 
     def expanded_layout(self, layout: str) -> str:
         """There is one layout."""
         return layout
 
-    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:  # noqa: ARG002
+    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:
         """Copy to the device, in this backend's dtype."""
+        if self._grid is not None and layout in (ROUNDED, TURNED):
+            arrays = rounded_weights(arrays, layout, self._grid)
         rows = [array.shape[0] for array in arrays]
         shape = (sum(rows), *arrays[0].shape[1:])
         packed = torch.empty(shape, dtype=self.dtype, device=self.device)
