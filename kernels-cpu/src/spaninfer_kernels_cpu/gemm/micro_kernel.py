@@ -10,7 +10,7 @@ from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.isa_level import Bf16Dot, ByteDot, IsaLevel
 from spaninfer_kernels_cpu.codegen.memory import StackBytes, whole_lines
 from spaninfer_kernels_cpu.gemm.dot_product import BF16_DOTS, DOTS
-from spaninfer_kernels_cpu.quantisation.codes import Codes
+from spaninfer_kernels_cpu.quantisation.codes import UNIT, Codes
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
     LANES,
@@ -76,6 +76,8 @@ class MicroKernel(Constant):
         Of tiles that multiply 256 bits at a time, where codes are not bytes with flat scales.
         """
         if self.codes is None or self.codes.activation_bits != 8 or self.isa_path != "madd":
+            return False
+        if self.codes.is_paired:
             return False
         return len(self.codes.planes) > 1 or self.codes.inner is not None
 

@@ -16,6 +16,7 @@ from spaninfer_kernels_cpu.gemm.code_dots import (
     UPPER,
     WHOLE,
     add_dots,
+    add_half_dots,
     add_scaled,
     expand_scales,
     start_dots,
@@ -85,7 +86,9 @@ def _keep(micro: MicroKernel) -> None:
 def _choose_multiply(micro: MicroKernel) -> Any:
     if micro.codes is None:
         return _multiply_numbers
-    return _multiply_halves if micro.codes.halves else _multiply_quantised
+    if not micro.codes.halves:
+        return _multiply_quantised
+    return _multiply_half_pairs if micro.codes.is_paired else _multiply_halves
 
 
 @specialized(_choose_multiply)
@@ -190,6 +193,32 @@ def _multiply_halves(
             row_end += ROW_PARAMETER_BYTES
             dots = add_dots(micro, UPPER, start_dots(micro, rows, row_end), at, rows, row)
             sums = add_scaled(micro, sums, dots, (scales, room, block, 2 * unit + 1), rows, row_end)
+    return sums
+
+
+def _multiply_half_pairs(
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
+) -> Tile:
+    """Two groups share a unit of pairs."""
+    records, record_bytes, row_record = sizes
+    ends = records * row_record
+    sums: Tile = zero_tile(micro)
+    at_once = share_of(coming, 2 * records)
+    for number in range(2 * records):
+        if micro.ahead == 0:
+            ask_for_share(coming, number, at_once)
+        half, row = number & 1, number * (row_record // 2)
+        codes = weights + (number >> 1) * record_bytes
+        row_end = ends + number * ROW_PARAMETER_BYTES
+        dots = start_dots(micro, rows, row_end)
+        dots = add_half_dots(micro, dots, codes + block * BLOCK_BYTES, half, rows, row)
+        scales = (codes + micro.weight_bytes, 0, block, half)
+        sums = add_scaled(micro, sums, dots, scales, rows, row_end)
     return sums
 
 
