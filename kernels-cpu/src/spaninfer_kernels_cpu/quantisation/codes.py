@@ -82,7 +82,7 @@ class Codes(Constant):
             raise FormatError(
                 f"codes have {self.bits} bits; choose one of {allowed}, or {PAIR_BITS} of pairs"
             )
-        if self.is_paired and not (self.table is self.inner is None):
+        if self.is_paired and (self.table is not None or self.inner is not None):
             raise FormatError("codes of pairs have a table or inner scales; leave both out")
         if self.table is not None and (
             len(self.table) != 1 << self.bits

@@ -49,10 +49,10 @@ def open_towers(
     )
 
 
-def refuse_oversized(tower: Tower, bits: int, available: int) -> None:
+def refuse_oversized(tower: Tower, bits: float, available: int) -> None:
     """Raise ConfigError for a tower that `available` bytes do not hold, before it takes any."""
     count = parameter_count(tower)
-    if (taken := count * bits // 8) > available:
+    if (taken := int(count * bits) // 8) > available:
         kinds = " and ".join(tower.kinds)
         raise ConfigError(
             f"the {count:,} parameters of the model's tower for {kinds} take {gib(taken)}, and "
@@ -61,7 +61,9 @@ def refuse_oversized(tower: Tower, bits: int, available: int) -> None:
 
 
 @shortage_named()
-def _bind(asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any], bits: int) -> Programs[Any]:
+def _bind(
+    asked: EngineConfig, path: Path, tower: Tower, ops: Ops[Any], bits: float
+) -> Programs[Any]:
     """Return what computes a tower; reads and packs its weights, from files opened once more."""
     refuse_oversized(tower, bits, ops.available_bytes())
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
