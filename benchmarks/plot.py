@@ -56,6 +56,7 @@ def draw_divergence() -> None:
             name = row["format"].split()[0]
             axes.annotate(name, (size, one), textcoords="offset points", xytext=beside)
     axes.set_yscale("log")
+    axes.set_xlim(left=2.2)  # for a name on the left of the smallest
     axes.set_xlabel("MiB of matrices (bfloat16: 22)")
     axes.set_ylabel("divergence from float32, nats")
     axes.set_title("Bundled model (12 M parameters), weights made while loading")

@@ -164,6 +164,8 @@ def test_products_are_right_in_every_tier(level):
     [
         ("portable", "Q6_K or IQ4_XS"),
         ("avx512_vnni", "IQ4_XS"),  # seven seconds each where instructions are emulated
+        ("avx512_vnni", "pairs_g32"),
+        pytest.param("portable", "pairs_g32", marks=pytest.mark.sweep),
         pytest.param("avx512_vnni", "Q6_K", marks=pytest.mark.sweep),
     ],
 )

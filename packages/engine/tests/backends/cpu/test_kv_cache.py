@@ -1,0 +1,50 @@
+"""Records of quantised keys and values, and what kernels are told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from spaninfer_engine.backends.cpu.kv_cache import allocate, cached_in
+from spaninfer_engine.spec.nodes import CacheGroup
+
+LATENT = CacheGroup(0, (0, 3), kv_heads=1, key_dim=40, value_dim=32, values_in_keys=True)
+
+
+@pytest.mark.parametrize(("kind", "code_bytes"), [("int8", 40), ("uint4", 20)])
+def test_latents_have_a_scale_in_front_for_each_of_their_parts(kind: Any, code_bytes: int) -> None:
+    cache = allocate(LATENT, num_spans=3, span_len=4, kind=kind)
+
+    keys, values = cached_in(cache.keys[1]), cached_in(cache.values[1])
+
+    assert cache.keys.dtype.itemsize == 16 + code_bytes
+    assert cache.rows.shape == (3, 2 * 4 * (16 + code_bytes))
+    assert (keys.size, keys.split, keys.first_part) == (40, 32, 32)
+    assert (values.size, values.split) == (32, None)
+    assert keys.scales is not None
+    assert values.scales is not None
+    assert (keys.scales.shape[-1], values.scales.shape[-1]) == (4, 2)
+    for whole, part in ((keys.numbers, values.numbers), (keys.scales, values.scales)):
+        assert whole.ctypes.data == part.ctypes.data
+        assert whole.strides[:3] == part.strides[:3]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_latents_that_are_no_codes_have_no_scales(kind: Any) -> None:
+    cache = allocate(LATENT, num_spans=3, span_len=4, kind=kind)
+
+    keys, values = cached_in(cache.keys[0]), cached_in(cache.values[0])
+
+    assert (keys.size, keys.split, keys.scales) == (40, None, None)
+    assert np.shares_memory(keys.numbers, values.numbers)
+
+
+def test_keys_without_values_in_them_have_one_scale() -> None:
+    group = CacheGroup(0, (0,), kv_heads=2, key_dim=8, value_dim=6)
+    cache = allocate(group, num_spans=2, span_len=4, kind="uint4")
+
+    keys, values = cached_in(cache.keys[0]), cached_in(cache.values[0])
+
+    assert (keys.split, values.split) == (None, None)
+    assert (cache.keys.dtype.itemsize, cache.values.dtype.itemsize) == (8 + 4, 8 + 3)
