@@ -13,7 +13,7 @@ from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 from spaninfer_op_reference import quantize_rows
 
 QUICK = ("Q4_K", "Q6_K")
-SLOW = ("Q5_1", "IQ4_XS", "MXFP4", "zeros g64", "pairs_g64")
+SLOW = ("Q5_1", "IQ4_XS", "MXFP4", "zeros g64", "pairs_g32", "pairs_g64")
 MARKS = dict.fromkeys(FORMS, pytest.mark.sweep)  # three seconds each to compile
 MARKS |= dict.fromkeys(SLOW, pytest.mark.slow)
 NAMES = [name if name in QUICK else pytest.param(name, marks=MARKS[name]) for name in FORMS]
