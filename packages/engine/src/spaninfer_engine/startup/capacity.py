@@ -28,6 +28,7 @@ from spaninfer_engine.startup.limits import (
     decide_demand,
     estimated_step_bytes,
     estimated_weight_bytes,
+    stored_cache,
 )
 from spaninfer_engine.startup.weight_formats import formats_of
 
@@ -115,8 +116,7 @@ def capacity(
         )
     computes = [(each, of.compute(each)) for each in _choices(asked, of)]
     first = computes[0][1]
-    kv_dtype = asked.kv_dtype or first.dtype
-    stored = STORED[kv_dtype]
+    kv_dtype, stored = asked.kv_dtype or first.dtype, stored_cache(asked, first)
     return Capacity(
         architecture=model.architecture,
         parameters=parameter_count(model),
@@ -187,7 +187,7 @@ class _Measure:
 
     def _request_bytes(self, asked: EngineConfig, compute: Compute, length: int) -> int:
         span_len = asked.span_len or SPAN_LEN
-        stored = STORED[asked.kv_dtype or compute.dtype]
+        stored = stored_cache(asked, compute)
         demand = Demand(length, 1, decide_demand(asked, compute, self.model).step_tokens)
         return sum(
             spans_per_request(group, span_len, demand) * span_bytes(group, span_len, stored)
@@ -204,7 +204,7 @@ class _Measure:
             self.model.groups,
             budget=int(left * KV_SHARE),
             span_len=asked.span_len or SPAN_LEN,
-            stored=STORED[asked.kv_dtype or compute.dtype],
+            stored=stored_cache(asked, compute),
             max_len=self.model.max_len,
             step_tokens=decide_demand(asked, compute, self.model).step_tokens,
         )

@@ -191,14 +191,18 @@ def decide_demand(asked: EngineConfig, compute: Compute, model: Model) -> Demand
     )
 
 
+def stored_cache(asked: EngineConfig, compute: Compute) -> Stored:
+    """Return the format of the KV cache as the backend holds it."""
+    stored = STORED[asked.kv_dtype or compute.dtype]
+    return replace(stored, latent_scales=compute.backend.latent_scales)
+
+
 def resolve(
     asked: EngineConfig, name: str, decoder: Decoder, compute: Compute, memory: Memory
 ) -> Resolved:
     """Decide the rest of a decoder: lengths, spans and limits."""
     span_len = asked.span_len or SPAN_LEN
-    stored = replace(
-        STORED[asked.kv_dtype or compute.dtype], latent_scales=compute.backend.latent_scales
-    )
+    stored = stored_cache(asked, compute)
     step_tokens = decide_demand(asked, compute, decoder).step_tokens
     max_len, why_len = _max_len(asked, decoder, memory, span_len, stored, step_tokens)
     demand = Demand(max_len, asked.max_running, step_tokens)
