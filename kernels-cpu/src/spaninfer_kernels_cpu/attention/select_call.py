@@ -218,7 +218,7 @@ def _with_queries(scratch: Scratch, queries: int) -> Scratch:
 def _key_arrays(arguments: _SelectArguments) -> CacheArrays:
     keys, scales = strides_of(arguments.keys), strides_of(arguments.key_scales)
     size = arguments.key_size
-    return CacheArrays(keys, keys, scales, scales, arguments.span_len, 1, size, size)
+    return CacheArrays(keys, keys, scales, scales, arguments.span_len, 1, size, size, size)
 
 
 def _select(arguments: _SelectArguments, tokens: int, task: int) -> None:  # noqa: ARG001
