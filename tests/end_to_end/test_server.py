@@ -226,7 +226,9 @@ def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals
             until(lambda: server.metric("running_requests") == 1)
             for _ in range(signals):
                 server.process.send_signal(signal.SIGINT)
-                until(lambda: "requests still running: 1" in server.printed)  # else two are one
+                # Else two are one. It may be 2: the task of the last look at metrics ends behind
+                # its answer.
+                until(lambda: "requests still running: " in server.printed)
             rest = b"".join(iter(lambda: connection.recv(65536), b""))
 
         assert server.wait() == 0
