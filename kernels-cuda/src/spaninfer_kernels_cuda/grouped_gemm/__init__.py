@@ -34,7 +34,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -245,39 +245,26 @@ def grouped_gemm(
     `ends`[E] and `order`[P] are int32; the module says what they mean. Without `out`, the result is
     a new array. Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    (x_at, spec), (weight_at, weight_spec) = inspect_array(x), inspect_array(weight)
-    (bias_at, bias_spec), (to, out_spec) = inspect_array(bias), inspect_array(out)
-    (order_at, order_spec), (ends_at, ends_spec) = inspect_array(order), inspect_array(ends)
-    step, allocate = _checked(
-        gate, chosen, spec, weight_spec, ends_spec, order_spec, bias_spec, out_spec
-    )
+    at, specs = inspect_arrays(out, weight, x, bias, order, ends)
+    to, *read = at
+    step, allocate = _checked(gate, chosen, specs)
     handle = stream_handle(stream, x)
     ticket, workspace, *new = allocate(handle)
     if out is None:
         (out,) = new
         to = pointer_of(out)
-    at = Addresses(
-        *(to, weight_at, x_at, bias_at, order_at, ends_at),
-        workspace=pointer_of(workspace),
-        ticket=pointer_of(ticket),
-    )
-    step.start_clear(handle, at.ticket)
-    step.start(handle, at)
+    found = Addresses._make((to, *read, pointer_of(workspace), pointer_of(ticket), 0, 0))
+    step.start_clear(handle, found.ticket)
+    step.start(handle, found)
     return out
 
 
 @prepared_once(1024)
 def _checked(
-    gate: Gate | None,
-    chosen: int,
-    spec: ArraySpec,
-    weight: ArraySpec,
-    ends: ArraySpec,
-    order: ArraySpec,
-    bias: ArraySpec,
-    out: ArraySpec,
+    gate: Gate | None, chosen: int, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedProduct, Callable[[int], tuple[Any, ...]]]:
     """Return the product of arrays with these specs, and the allocator of its result."""
+    out, weight, spec, bias, order, ends = specs
     floats = {"x": view_at(spec), "weight": view_at(weight)}
     numbers = {"ends": view_at(ends)}
     sizes = match(

@@ -24,7 +24,7 @@ from spaninfer_kernel_launch import (
     check_dense,
     check_results,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     match,
     pointer_of,
     prepared_once,
@@ -339,37 +339,27 @@ def moe(
     and b2[E C] are biases. Without `out`, the result is a new array. Raises ShapeError, DTypeError
     or DeviceError for arguments that do not fit.
     """
-    given = (x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
-    found = [inspect_array(each) for each in given]
-    step, allocate = _checked(options, act, *(spec for _, spec in found))
+    at, specs = inspect_arrays(x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
+    *layer, residual_at, correction_at, slots_at, to = at
+    step, allocate = _checked(options, act, specs)
     handle = stream_handle(stream, x)
     ticket, workspace, *new = allocate(handle)
     if out is None:
         (out,) = new
-    names = ("x", "logits", "w13", "w2", "b13", "b2", "residual", "correction", "slots")
-    at = dict(zip(names, (address for address, _ in found), strict=False))  # out may be new
-    memory = {"out": out, "workspace": workspace, "ticket": ticket}
-    step.start_clear(handle, pointer_of(ticket))
-    step.start(handle, Addresses(**at, **{name: pointer_of(each) for name, each in memory.items()}))
+        to = pointer_of(out)
+    ticket_at = pointer_of(ticket)
+    memory = to, pointer_of(workspace), ticket_at
+    step.start_clear(handle, ticket_at)
+    step.start(handle, Addresses._make((*layer, *memory, residual_at, correction_at, slots_at)))
     return out
 
 
 @prepared_once(1024)
 def _checked(
-    options: RouteOptions,
-    act: Gate,
-    spec: ArraySpec,
-    logits: ArraySpec,
-    w13: ArraySpec,
-    w2: ArraySpec,
-    b13: ArraySpec,
-    b2: ArraySpec,
-    residual: ArraySpec,
-    correction: ArraySpec,
-    slots: ArraySpec,
-    out: ArraySpec,
+    options: RouteOptions, act: Gate, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedMoe, Callable[[int], tuple[Any, ...]]]:
     """Return the layer for arrays with these specs, and the allocator of memory and result."""
+    spec, logits, w13, w2, b13, b2, residual, correction, slots, out = specs
     floats = {"x": view_at(spec), "w13": view_at(w13), "w2": view_at(w2)}
     scores = view_at(logits)
     tokens, channels, experts, rows, inner = match(

@@ -38,7 +38,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -186,6 +186,11 @@ class PreparedQuantizedGemm:
         if self._kernel is not None:
             self._kernel.start(handle, at)
 
+    @property
+    def uses_flags(self) -> bool:
+        """True if blocks exchange partial accumulators through the workspace."""
+        return self.tile.splits == 1
+
     def start_clear(self, handle: int, workspace: int) -> None:
         """Initialise a workspace on the stream with this handle, the default stream included."""
         self._clear(handle, ClearArguments(workspace))
@@ -290,23 +295,20 @@ def multiply(
 
     Without `out`, the result is a new array.
     """
-    arrays = {"records": weight.records, "factors": weight.factors, "bias": bias}
-    arrays |= {"residual": residual, "out": out}
-    (x_at, spec), given = (
-        inspect_array(x),
-        {name: inspect_array(each) for name, each in arrays.items()},
-    )
+    at, specs = inspect_arrays(x, weight.records, weight.factors, bias, residual, out)
+    x_at, records_at, factors_at, bias_at, residual_at, to = at
     sizes = weight.outputs, weight.inner, weight.gated
-    specs = tuple(found for _, found in given.values())
-    step, allocate = _checked(gate, weight.format, sizes, spec, *specs)
+    step, allocate = _checked(gate, weight.format, sizes, *specs)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
-    result = out if out is not None else new[0]
-    at = {name: where for name, (where, _) in given.items()}
-    at |= {"out": pointer_of(result), "workspace": pointer_of(memory), "x": x_at}
-    step.start_clear(handle, at["workspace"])
-    step.start(handle, Addresses(**at))
-    return result
+    workspace = pointer_of(memory)
+    if out is None:
+        (out,) = new
+        to = pointer_of(out)
+    if step.uses_flags:
+        step.start_clear(handle, workspace)
+    step.start(handle, Addresses(to, x_at, records_at, factors_at, bias_at, residual_at, workspace))
+    return out
 
 
 @prepared_once(1024)

@@ -21,8 +21,8 @@ from typing import TypeAlias
 
 from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.outputs import TextStream
-from spaninfer_engine.request import FinishReason, Output, TokenLogprob
+from spaninfer_engine.outputs import TextStream, Token
+from spaninfer_engine.request import FinishReason, Output
 from spaninfer_engine.schedule.sequence import Ended, Events, SequenceState
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ class EngineFailed:
 
 
 Message: TypeAlias = RequestStarted | Events | EngineFailed
-Tokens: TypeAlias = list[tuple[int, TokenLogprob | None]]
+Tokens: TypeAlias = list[Token]
 
 
 @dataclass(slots=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from spaninfer_engine.logprobs import Entry, SampledLogprobs
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
 from spaninfer_engine.text.detokenize import Detokenizer, StopFinder
 from spaninfer_engine.text.tokenizer import Tokenizer
+
+Token: TypeAlias = tuple[int, Entry | None]
+"""A sampled token, and its log-probability where it was requested."""
 
 
 class TextStream:
@@ -32,7 +36,7 @@ class TextStream:
         self._finder = StopFinder(sampling.stop, include=sampling.include_stop)
         self._num_tokens = 0
 
-    def push(self, tokens: Sequence[tuple[int, TokenLogprob | None]], now: float) -> Output:
+    def push(self, tokens: Sequence[Token], now: float) -> Output:
         """Return the next tokens, and the text that they complete."""
         if not self._sampling.stop:
             texts = [self._detokenizer.push_one(token) for token, _ in tokens]
@@ -44,7 +48,7 @@ class TextStream:
         output = self._with_tokens(tokens[: len(texts)], texts)
         return output if self._finder.hit is None else self._stopped(output, now)
 
-    def end(self, end: Ended, tokens: Sequence[tuple[int, TokenLogprob | None]] = ()) -> Output:
+    def end(self, end: Ended, tokens: Sequence[Token] = ()) -> Output:
         """Return the last output: the token that came with the end, and all text held back.
 
         `tokens` are those in front of it that were not pushed, where there are no stop strings.
@@ -85,7 +89,7 @@ class TextStream:
 
     def _with_tokens(
         self,
-        tokens: Sequence[tuple[int, TokenLogprob | None]],
+        tokens: Sequence[Token],
         texts: Sequence[str],
         **ending: Any,
     ) -> Output:
@@ -95,12 +99,17 @@ class TextStream:
             index=self._index,
             token_ids=tuple([token for token, _ in tokens]),
             text="".join(texts),
-            logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
+            logprobs=self._logprobs_of(tokens),
             prompt_logprobs=self._seq.prompt_logprobs() if is_first else (),
             seed=self._seed,
             texts=tuple(texts) if len(texts) > 1 else (),
             **ending,
         )
+
+    def _logprobs_of(self, tokens: Sequence[Token]) -> Sequence[TokenLogprob]:
+        if self._sampling.logprobs is None:
+            return ()
+        return SampledLogprobs(tuple([entry for _, entry in tokens if entry is not None]))
 
     def _text_of(self, token: int, number: int) -> str:
         """Return the text that token number 1, 2, … of the answer completes."""

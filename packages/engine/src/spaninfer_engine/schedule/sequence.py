@@ -10,7 +10,7 @@ import numpy as np
 
 from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.table import SpanTable
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import Entry, TokenLogprobs
 from spaninfer_engine.media import MediaRun
 from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
@@ -180,7 +180,7 @@ class Ended:
     error: Exception | None = None
 
 
-NewToken = tuple[SequenceState, int, TokenLogprob | None]
+NewToken = tuple[SequenceState, int, Entry | None]
 """A sequence, the token sampled for it, and its log-probability where asked."""
 
 

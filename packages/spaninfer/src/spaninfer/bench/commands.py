@@ -26,7 +26,7 @@ from spaninfer.bench.records import circumstances, read
 from spaninfer.bench.serve.run import measure_serve
 from spaninfer.bench.serve.workloads import WORKLOADS as SERVE_WORKLOADS
 from spaninfer.bench.server_process import server_process
-from spaninfer.bench.shapes import SHAPES, folder_of
+from spaninfer.bench.shapes import SHAPES, folder_of, write_tokenizer
 from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.client import Target
 from spaninfer.bench.soak.rounds import records
@@ -133,7 +133,10 @@ def bench_options(
         if threads is not None:
             keep_to(threads)
         with show.loading() as bar:
-            parts = build(EngineConfig(**_asked_of(model, stack), **compute.asked), bar)
+            asked = _asked_of(model, stack)
+            if model in SHAPES:  # stop strings and bad words are text
+                write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
+            parts = build(EngineConfig(**asked, **compute.asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
         vocab, device = parts.model.vocab, engine.resolved.device
