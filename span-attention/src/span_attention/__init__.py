@@ -11,9 +11,10 @@ Conventions of all operators:
   the current stream of the first array's framework is used.
 """
 
-from span_attention import append, decode, merge, prefill, ragged
+from span_attention import append, decode, merge, mla, prefill, ragged
 from span_attention.decode import BatchDecode
 from span_attention.layout import ArrayStrides, Format, SpanLayout
+from span_attention.mla import BatchMLA
 from span_attention.prefill import BatchPrefill
 from span_attention.ragged import BatchRagged
 from span_attention.spans import Spans
@@ -21,6 +22,7 @@ from span_attention.spans import Spans
 __all__ = [
     "ArrayStrides",
     "BatchDecode",
+    "BatchMLA",
     "BatchPrefill",
     "BatchRagged",
     "Format",
@@ -29,6 +31,7 @@ __all__ = [
     "append",
     "decode",
     "merge",
+    "mla",
     "prefill",
     "ragged",
 ]

@@ -15,7 +15,17 @@ import ml_dtypes
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append, decode
+from span_attention import (
+    BatchDecode,
+    BatchMLA,
+    BatchPrefill,
+    Format,
+    SpanLayout,
+    Spans,
+    append,
+    decode,
+    mla,
+)
 from spaninfer_kernel_launch import Gpu, get_gpu
 from spaninfer_kernels_cuda import activation, gemm, grouped_gemm, moe, norm, rope
 from torch import Tensor
@@ -88,6 +98,7 @@ class Kernels:
         self.scaled = ScaledGemm(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
         self._decodes: set[tuple[SpanLayout, int]] = set()
+        self._latents: set[tuple[SpanLayout, int]] = set()
         self._layers: set[tuple[ExpertLayer, bool]] = set()  # and whether a norm follows
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
@@ -150,6 +161,11 @@ class Kernels:
             for requests in ROWS:
                 form = decode.DecodeOptions(np.dtype(self.element))
                 decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
+        for layout, heads in tuple(self._latents):
+            splits = not self.batch_invariant
+            mla.prepare_every_size(
+                np.dtype(self.element), layout, heads=heads, gpu=self.gpu, splits=splits
+            )
         self.scaled.prepare_every_size()
 
     def empty(self, *shape: int) -> Tensor:
@@ -441,3 +457,22 @@ class Kernels:
         """Return the attention of slices of any length over spans of a layout, to be planned."""
         splits = not self.batch_invariant
         return BatchPrefill(layout, num_heads=heads, dtype=self.element, splits=splits)
+
+    def has_mla(self, layout: SpanLayout) -> bool:
+        """Return True if latents of a layout have kernels of their own on this GPU."""
+        options = mla.options_for(np.dtype(self.element).name, layout)
+        return mla.takes(options, layout, self.gpu.arch)
+
+    def batch_mla(
+        self, layout: SpanLayout, heads: int, *, lse: bool = False, causal: bool = True
+    ) -> BatchMLA:
+        """Return the attention of slices of any length over spans of latents, to be planned."""
+        self._latents.add((layout, heads))
+        return BatchMLA(
+            layout,
+            num_heads=heads,
+            dtype=self.element,
+            splits=not self.batch_invariant,
+            causal=causal,
+            lse=lse,
+        )
