@@ -22,6 +22,7 @@ from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.quantised import format_of_packing
 from spaninfer_engine.backends.cuda.scaled import codes_of_packing
 from spaninfer_engine.backends.cuda.start import CudaStart
+from spaninfer_engine.backends.grid_weights import grid_of_packing
 from spaninfer_engine.config import Quantize, QuantizeGroup
 from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load import open_checkpoint
@@ -37,6 +38,7 @@ Head = Literal["same", "16 bits"]
 FORMATS: tuple[tuple[Quantize | None, QuantizeGroup | None], ...] = (
     (None, None), ("fp8", None), ("w8a8", None), ("int8", "row"), ("int8", 32),
     ("int4", 32), ("int4", 64), ("int4", 128),
+    ("int6", 32), ("int5", 32), ("int3.5", 32), ("int3", 32), ("int2", 32),
 )  # fmt: skip
 FEW = 16  # tokens of a step, whose products are other kernels
 
@@ -48,7 +50,9 @@ def on_gpu(
     packing = packing_of(quantize, group)
     with open_checkpoint(spaninfer_demo.path()) as checkpoint:
         decoder = resolve_decoder(EngineConfig(model=spaninfer_demo.path()), checkpoint)
-        rounded = codes_of_packing(packing) or format_of_packing(packing)
+        rounded = (
+            codes_of_packing(packing) or format_of_packing(packing) or grid_of_packing(packing)
+        )
         ops = CudaOps("bfloat16", "cuda", decoder.groups, quantize=rounded)
         kept = {decoder.head.linear.weight.name} if head == "16 bits" else ()
         bound = bind_packed(lower(decoder), ops, Packer(ops, checkpoint.reader, kept))

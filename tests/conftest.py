@@ -71,7 +71,7 @@ def served(*arguments: str, python: str | Path = sys.executable) -> Iterator[Ser
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"COLUMNS": "200"},
+        env=os.environ | {"COLUMNS": "200", "PYTHONFAULTHANDLER": "1"},
     )
     assert process.stderr is not None
     lines: list[str] = []

@@ -25,10 +25,13 @@ from spaninfer_kernels_cuda import (
     gemm,
     norm,
     quantize,
+    quantized_gemm,
     rope,
     sample_from_logits,
     topk,
 )
+from spaninfer_kernels_cuda.moe import RouteOptions, moe
+from spaninfer_kernels_cuda.scaled_gemm import scaled_gemm
 
 ROWS, HIDDEN, VOCAB, HEADS, KV_HEADS, SIZE = 8, 4096, 32_000, 32, 8, 128
 AIM_US = 15.0
@@ -48,6 +51,8 @@ class Case:
 def cases() -> Iterator[Case]:
     """Yield every operator."""
     yield from row_cases()
+    yield from code_cases()
+    yield from expert_cases()
     yield from logit_cases()
     yield from attention_cases()
 
@@ -79,6 +84,35 @@ def row_cases() -> Iterator[Case]:
     yield Case("rope.rope", lambda: rope.rope(heads, angles, angles))
     yield Case("quantize.quantize", lambda: quantize.quantize(x, "int8"))
     yield Case("gemm.gemm", lambda: gemm.gemm(x, square), lambda: F.linear(x, square))
+
+
+def code_cases() -> Iterator[Case]:
+    """Yield GEMMs of codes."""
+    x = normal(ROWS, HIDDEN)
+    codes = torch.zeros(ROWS, HIDDEN, dtype=torch.int8, device="cuda")
+    square = torch.zeros(HIDDEN, HIDDEN, dtype=torch.int8, device="cuda")
+    scales, row_scales = torch.ones(HIDDEN, device="cuda"), torch.ones(ROWS, device="cuda")
+    yield Case(
+        "scaled_gemm, int8",
+        lambda: scaled_gemm(codes, square, x_scales=row_scales, weight_scales=scales),
+    )
+    form = quantized_gemm.QuantizedFormat(4, 128)
+    blocks, chunks, size = form.records(HIDDEN, HIDDEN)
+    weight = quantized_gemm.PackedWeight(
+        torch.zeros(blocks, chunks, size, dtype=torch.uint8, device="cuda"),
+        torch.ones(64 * blocks, device="cuda"),
+        *(form, HIDDEN, HIDDEN),
+    )
+    yield Case("quantized_gemm, 4 bits", lambda: quantized_gemm.multiply(x, weight))
+
+
+def expert_cases() -> Iterator[Case]:
+    """Yield a layer of experts: three launches at least."""
+    experts, channels, inner = 16, 1024, 512
+    x, router_logits = normal(ROWS, channels), torch.randn(ROWS, experts, device="cuda")
+    w13, w2 = normal(experts, 2 * inner, channels), normal(experts, channels, inner)
+    options = RouteOptions(2, normalise=True)
+    yield Case("moe", lambda: moe(x, router_logits, w13, w2, options))
 
 
 def logit_cases() -> Iterator[Case]:

@@ -1,9 +1,9 @@
 """Times of whole expert layers with random routing: one JSON record per line.
 
-Weights are bfloat16, codes of 4 bits, or e4m3; router logits are given. Choice, sort, both products
-and the weighted sum with the residual are timed inside a CUDA graph. Every launch has tokens and
-logits of its own, so that the L2 cache does not hold the experts of a few. `of_limit` is the time
-of reading the experts that are used, or of multiplying, whichever is longer, over the time
+Weights are bfloat16, codes of 4 bits, e4m3 or e2m1; router logits are given. Choice, sort, both
+products and the weighted sum with the residual are timed inside a CUDA graph. Every launch has
+tokens and logits of its own, so that the L2 cache does not hold the experts of a few. `of_limit` is
+the time of reading the experts that are used, or of multiplying, whichever is longer, over the time
 measured.
 
 Needs torch and a GPU: python kernels-cuda/benchmarks/bench_moe.py
@@ -50,9 +50,11 @@ FORMATS = {
     "bfloat16": None,
     "int4 of 128": QuantizedFormat(4, 128, "zero"),
     "e4m3 of 128": QuantizedFormat(8, 128, values="e4m3"),
+    "e2m1 of 32": QuantizedFormat(4, 32, values="e2m1"),
 }
 LAYERS = (
     Layer("Qwen3-30B-A3B", 128, 8, 2048, 768),
+    Layer("gpt-oss-20b", 32, 4, 2880, 2880),
     Layer("DeepSeek-V2-Lite", 64, 6, 2048, 1408),
     Layer("Mixtral-8x7B", 8, 2, 4096, 14_336),
 )

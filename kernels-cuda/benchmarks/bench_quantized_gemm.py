@@ -105,7 +105,9 @@ def main() -> None:
             dense_us = time_dense(name, tokens)
             for label, format in FORMATS.items():
                 case = Codes(name, format, tokens)
-                is_direct = quantized_gemm.is_faster(case.shape, gpu.arch, gated=gate is not None)
+                is_direct = quantized_gemm.is_faster(
+                    *(case.shape, format, ml_dtypes.bfloat16, gpu.arch), gated=gate is not None
+                )
                 timing = time_launches(
                     case.multiply if is_direct else case.dequantize, gpu, launches=12, replays=9
                 )

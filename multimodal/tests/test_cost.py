@@ -88,17 +88,16 @@ def png_with_text(num_bytes):
     return whole[:33] + chunk + whole[33:]
 
 
-BOMBS = {
-    "png 65535 x 66601": ("image", png(65535, 66601, repeated(2**20))),
-    "gif 65535 x 65535": ("image", gif(65535, 65535, 1, 1)),
-    "gif frame beyond its canvas": ("image", gif(1, 1, 65535, 65535)),
-    "gif as video": ("video", gif(65535, 65535, 1, 1)),
-    "png comment of 256 MB": ("image", png_with_text(2**28)),
-}
-
-
 def test_bombs_are_refused_before_they_go_off():
-    peak, errors = cost(list(BOMBS.values()))
+    bombs = {
+        "png 65535 x 66601": ("image", png(65535, 66601, repeated(2**20))),
+        "gif 65535 x 65535": ("image", gif(65535, 65535, 1, 1)),
+        "gif frame beyond its canvas": ("image", gif(1, 1, 65535, 65535)),
+        "gif as video": ("video", gif(65535, 65535, 1, 1)),
+        "png comment of 256 MB": ("image", png_with_text(2**28)),
+    }
+
+    peak, errors = cost(list(bombs.values()))
 
     assert errors == ["TooLarge", "TooLarge", "TooLarge", "TooLarge", "Unreadable"]
     assert peak < 100e6

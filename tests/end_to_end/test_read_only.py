@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory):
-    """What runs a command once, which warms the cache beside the package, and then read-only."""
+    """What runs a command read-only behind those that warm the cache beside the package.
+
+    One that generates warms it for all that do, as a container's image is made.
+    """
     folder = tmp_path_factory.mktemp("read_only")
     tmp, out = folder / "tmp", folder / "out"
     for each in (tmp, out):
@@ -49,12 +53,16 @@ def run(tmp_path_factory: pytest.TempPathFactory):
         environment = {"HOME": None, "NUMBA_CACHE_DIR": None, "TMPDIR": str(tmp)}
         return run_beside(arguments, environment, read_only=read_only, as_stranger=bool(read_only))
 
-    def warmed(name: str):
+    @cache
+    def warm(name: str) -> None:
         first = start(name, read_only=(), out=folder)
         assert first.returncode == 0, first.stderr
+
+    def run_read_only(name: str):
+        warm("convert" if name == "convert" else "generate")
         return start(name, read_only=(ROOT, tmp))
 
-    return warmed
+    return run_read_only
 
 
 @pytest.mark.slow

@@ -25,12 +25,21 @@ ANSWER_S = 120.0  # these limits only end a test that has failed
 get, post = partial(httpx.get, timeout=ANSWER_S), partial(httpx.post, timeout=ANSWER_S)
 
 
-def until(condition):
-    """Wait for a condition."""
+def until(condition, server=None):
+    """Wait for a condition; where it never comes true, the failure says what the server printed."""
     end = time.monotonic() + ANSWER_S
     while not condition():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < end, f"it never came true\n{server and found_of(server)}"
         time.sleep(0.01)
+
+
+def found_of(server):
+    """All that is known of a server that does not do what it should: its stacks as well."""
+    ended = server.process.poll()
+    if ended is None:
+        server.process.send_signal(signal.SIGABRT)  # faulthandler prints where each thread is
+        ended = server.wait()
+    return f"the process ended with {ended} and printed:\n{server.printed}"
 
 
 def request(url, **body):
@@ -204,7 +213,8 @@ def test_sigterm_lets_running_requests_finish(serve):
             connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
             connection.recv(1, socket.MSG_PEEK)  # the request is under way, and waits for its body
             server.process.send_signal(signal.SIGTERM)
-            until(lambda: re.search(r"still running: \d; they may take 30 s", server.printed))
+            told = r"still running: \d; they may take 30 s"
+            until(lambda: re.search(told, server.printed), server)
             connection.sendall(body)
             answer = http.client.HTTPResponse(connection)
             answer.begin()
@@ -224,12 +234,11 @@ def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals
         place, data = request(server.url)
         with socket.create_connection(place, timeout=ANSWER_S) as connection:
             connection.sendall(data)
-            until(lambda: server.metric("running_requests") == 1)
+            until(lambda: server.metric("running_requests") == 1, server)
             for _ in range(signals):
                 server.process.send_signal(signal.SIGINT)
-                # Else two are one. It may be 2: the task of the last look at metrics ends behind
-                # its answer.
-                until(lambda: "requests still running: " in server.printed)
+                # Else two are one.
+                until(lambda: "requests still running: " in server.printed, server)
             rest = b"".join(iter(lambda: connection.recv(65536), b""))
 
         assert server.wait() == 0

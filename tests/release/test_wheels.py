@@ -37,6 +37,7 @@ FOLDERS = {
 OPTIONAL = {
     "PIL",
     "llguidance",
+    "msgspec",
     "torch",
     "transformers",
     "cuda",
@@ -170,18 +171,44 @@ def test_a_wheel_names_what_it_needs_and_points_at_no_file(
 
 @pytest.fixture(scope="module")
 def installed(shared: Path, wheels: dict[str, Wheel], needed: Path) -> Callable[[str], Path]:
-    """Where the programs are of an environment of a package and what it declares: one of each."""
+    """Where the programs are of an environment of a package and what it declares: one of each.
+
+    It begins as that of a package which this one declares, where there is one: what both need is
+    installed, and byte-compiled by the first import, once.
+    """
     found = ("--no-index", "--find-links", needed)
 
     def install(name: str) -> Path:
         def make(folder: Path) -> None:
-            venv.create(folder, with_pip=False)
+            if (below := largest_below(name, wheels)) is not None:
+                install(below)
+                link_tree(shared / f"environment-{below}", folder)
+            else:
+                venv.create(folder, with_pip=False)
             python = ("--python", scripts_of(folder) / "python")
             pip(*python, "install", "--no-compile", *found, wheels[name].path)
 
         return scripts_of(made_once(shared / f"environment-{name}", make))
 
     return install
+
+
+def link_tree(source: Path, folder: Path) -> None:
+    """Fill a folder with links to the files of another, in which other processes may import."""
+    being_written = shutil.ignore_patterns("*.pyc.*")
+    links = {"copy_function": os.link, "symlinks": True, "dirs_exist_ok": True}
+    shutil.copytree(source, folder, ignore=being_written, **links)
+
+
+def largest_below(name: str, wheels: dict[str, Wheel]) -> str | None:
+    """Return that of our packages which `name` declares that itself needs most of ours."""
+
+    def ours(package: str) -> set[str]:
+        wanted = [Requirement(line) for line in wheels[package].requires]
+        direct = {line.name for line in wanted if line.marker is None} & wheels.keys()
+        return direct.union(*map(ours, direct))
+
+    return max(sorted(ours(name)), key=lambda below: len(ours(below)), default=None)
 
 
 def scripts_of(environment: Path) -> Path:

@@ -139,65 +139,66 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "level",
-    [level for level in ISA_LEVELS if level != isa_level.active_level()],
-    ids=lambda level: level.name,
-)
-def test_products_are_right_in_every_tier(level):
-    """For `new_ways`. Instructions that this CPU lacks are emulated, nothing else is.
-
-    The tier of this process is left to gemm/test_gemm.py itself.
-    """
-    chosen = [
-        kind if False in rounded else f"{kind}_activations"
-        for kind, rounded in new_ways(level).items()
-    ]
-
-    run_tests(level, "gemm/test_gemm.py", " or ".join(chosen))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("portable", "Q6_K or IQ4_XS"),
-        ("avx512_vnni", "IQ4_XS"),  # seven seconds each where instructions are emulated
-        ("avx512_vnni", "pairs_g32"),
-        pytest.param("portable", "pairs_g32", marks=pytest.mark.sweep),
-        pytest.param("avx512_vnni", "Q6_K", marks=pytest.mark.sweep),
-    ],
-)
-def test_published_codes_are_multiplied_in_every_tier_for_bytes(name, form):
-    (level,) = [level for level in ISA_LEVELS if level.name == name]
-
-    run_tests(level, "gemm/test_code_dots.py", f"numbers_that and ({form})")
+PUBLISHED = {  # codes: six seconds each where instructions are emulated
+    "portable": ("Q6_K", "IQ4_XS"),
+    "avx512_vnni": ("IQ4_XS", "pairs_g32"),
+}
+CALLS = {  # of steps
+    "avx512_vnni": {"gemm/test_gemm_call.py": "rounded_where"},
+    "avx512_bf16": {"gemm/test_gemm_call.py": "rounded_where"},
+    "amx_bf16": {
+        "gemm/test_gemm_call.py": "(in_blocks or bfloat16)",
+        "moe/test_experts.py": "bfloat16",
+    },
+}
+"""What a tier does in a way of its own beside products of `new_ways`: tests by file."""
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """A folder for kernels that steps call: they would be kept with what is emulated."""
-    return tmp_path_factory.mktemp("cache")
+    """A folder for kernels that steps call: they would be kept with what is emulated.
+
+    It is the same for all processes that share the tests.
+    """
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "emulated"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["avx512_vnni", "avx512_bf16"])
-def test_steps_round_activations_only_where_products_of_bfloat16_are_there(name, cache):
-    (level,) = [level for level in ISA_LEVELS if level.name == name]
-
-    run_tests(level, "gemm/test_gemm_call.py", "rounded_where", NUMBA_CACHE_DIR=str(cache))
+def is_told_apart(level):
+    """Is there more to run in a tier than what other tests of this process do?"""
+    return level != isa_level.active_level() or level.name in {*PUBLISHED, *CALLS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "keywords"),
-    [("gemm/test_gemm_call.py", "in_blocks or bfloat16"), ("moe/test_experts.py", "bfloat16")],
+    "level", [*filter(is_told_apart, ISA_LEVELS)], ids=lambda level: level.name
 )
-def test_calls_multiply_by_tiles(file, keywords, tmp_path):
-    (level,) = [level for level in ISA_LEVELS if level.name == "amx_bf16"]
+def test_products_are_right_in_every_tier(level, cache):
+    """For `new_ways`, published codes and calls of steps. Instructions that this CPU lacks are
+    emulated, nothing else is.
 
-    run_tests(level, file, keywords, NUMBA_CACHE_DIR=str(tmp_path))
+    One process compiles each kernel once for all of them. Products in the tier of this process are
+    left to gemm/test_gemm.py itself.
+    """
+    chosen = dict(CALLS.get(level.name, {}))
+    if codes := PUBLISHED.get(level.name):
+        chosen["gemm/test_code_dots.py"] = f"numbers_that and ({' or '.join(codes)})"
+    if level != isa_level.active_level():
+        chosen["gemm/test_gemm.py"] = " or ".join(
+            kind if False in rounded else f"{kind}_activations"
+            for kind, rounded in new_ways(level).items()
+        )
+
+    own = {"NUMBA_CACHE_DIR": str(cache)} if level.name in CALLS else {}
+    run_tests(level, chosen, **own)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "form"), [("portable", "pairs_g32"), ("avx512_vnni", "Q6_K")])
+def test_other_published_codes_are_multiplied_in_every_tier_for_bytes(name, form):
+    (level,) = [level for level in ISA_LEVELS if level.name == name]
+
+    run_tests(level, {"gemm/test_code_dots.py": f"numbers_that and {form}"})
 
 
 @pytest.mark.parametrize(
@@ -245,13 +246,14 @@ def test_codes_are_unpacked_for_many_rows_where_256_bits_are_multiplied_at_a_tim
     assert unpacked == {("avx2", kind) for kind in ("int6", "int5", "int3")}
 
 
-def run_tests(level, file, keywords, **environment):
-    """Run some tests of a file in a process that is kept to a tier, emulated if need be."""
+def run_tests(level, chosen, **environment):
+    """Run tests of files, by keywords, in a process that is kept to a tier, emulated if need be."""
     emulation = [] if level.needs <= isa_level.present() else ["-p", "emulation"]
     here = Path(__file__).parents[1]
+    keywords = " or ".join(f"{Path(file).name} and ({words})" for file, words in chosen.items())
 
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *emulation, str(here / file), "-k", keywords],
+        [sys.executable, "-m", "pytest", *emulation, *map(str, chosen), "-k", keywords],
         cwd=here,  # where Python finds the plugin
         env=os.environ | PLAIN_PYTEST | {isa_level.VARIABLE: level.name} | environment,
         capture_output=True,

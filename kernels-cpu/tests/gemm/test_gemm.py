@@ -41,6 +41,7 @@ FORMATS = [
     *(Format("int8", group) for group in (None, 32, 64, 128)),
     *(Format("int4", group) for group in (None, 32, 64, 128)),
     Format("int3.5", 32),
+    *(Format("w7a7", group) for group in (None, 32)),
 ]
 SIZES = [(1, 1), (16, 64), (17, 33), (64, 128), (65, 7), (100, 250), (192, 896), (130, 1031)]
 TOKENS = [1, 2, 5, 13, 64]
@@ -111,6 +112,19 @@ def test_the_largest_codes_of_16_bits_do_not_overflow():
             linear(x, weight, out=out)
 
             np.testing.assert_allclose(out, x.astype(np.float64) @ unpack(weight).T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, None])
+def test_two_products_of_the_largest_narrow_codes_do_not_overflow_16_bits(group):
+    numbers = np.tile(np.array([-1, -1, 1, 1], np.float32), (64, 1024))  # codes 0 and 180
+    weight = pack(numbers, Format("w7a7", group))
+    for x in ([0, 0, 1, 1], [0, 0, -1, -1], [1, 1, 1, 1], [1, 1, -1, -1]):
+        rows = np.tile(np.array(x, np.float32), (9, 1024))
+        out = np.full((9, 64), NAN)
+        linear(rows, weight, out=out)
+
+        truth = rows.astype(np.float64) @ unpack(weight).T
+        np.testing.assert_allclose(out, truth, rtol=1e-5, atol=1e-2)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -280,9 +294,18 @@ def activations(x, layout):
         return x.astype(np.float64)
     parts = []
     for start in range(0, layout.channels, layout.group_channels):
-        codes, scale = quantize_rows(x[:, start : start + layout.group_channels])
+        group = x[:, start : start + layout.group_channels]
+        narrow = layout.format.kind == "w7a7"
+        codes, scale = (narrow_rows if narrow else quantize_rows)(group)
         parts.append(codes.astype(np.float64) * scale)
     return np.concatenate(parts, axis=1)
+
+
+def narrow_rows(x):
+    """Codes of rows[T C] from -90 to 90, and scales[T 1]."""
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(90)
+    scale[scale == 0] = 1
+    return np.rint(x / scale), scale
 
 
 def before_a_closed_page(array):

@@ -110,6 +110,8 @@ def test_forms_that_are_none_are_refused():
 
     with pytest.raises(FormatError, match=r"codes have 9 bits; choose one of 2, .* or 7 of pairs"):
         Codes(9, 64, "float16", "none")
+    with pytest.raises(FormatError, match="7 bits beside weights of 4; choose 8, or 7 or 16 besi"):
+        Codes(4, 8, "bfloat16", "bias", activation_bits=7)
     with pytest.raises(FormatError, match="codes of pairs have a table or inner scales"):
         Codes(7, 5, "float16", "none", table=tuple(range(128)))
     with pytest.raises(FormatError, match=r"group is 16 for int3\.5"):

@@ -66,6 +66,18 @@ def test_grids_are_the_definitions_to_the_bit(kind, group):
         np.testing.assert_array_equal(result, truth)
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_narrow_weights_have_181_levels_as_far_apart_as_their_ends_allow(group):
+    weight = np.random.default_rng(11).standard_normal((70, 256), np.float32) + np.float32(0.3)
+    grouped = weight.reshape(70, -1, group or 256)
+
+    result = unpack(pack(weight, Format("w7a7", group))).reshape(grouped.shape)
+
+    step = (grouped.max(-1, keepdims=True) - grouped.min(-1, keepdims=True)) / 180
+    assert (np.abs(result - grouped) <= 0.505 * step + 1e-6).all()
+    assert max(len(np.unique(each)) for each in result.reshape(-1, grouped.shape[-1])) <= 181
+
+
 @pytest.mark.parametrize("kind", [kind for kind in GRIDS if kind != "int8"])
 @pytest.mark.parametrize("group", [None, 32, 128])
 def test_errors_of_fewer_bits_are_no_larger_than_those_of_a_grid_from_end_to_end(kind, group):

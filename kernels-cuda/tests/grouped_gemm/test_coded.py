@@ -5,29 +5,32 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
+from coded_weights import FORMATS, CodedWeight
 from expert_routing import ROUTINGS, chosen_experts, sorted_pairs
 from spaninfer_kernel_launch import get_gpu, new_stream
 from spaninfer_kernels_cuda import grouped_gemm as grouped
 from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import (
     Coded,
+    CodedHopper,
     choose_coded,
     choose_quantized,
+    fill_coded_hopper,
     launch_coded,
+    launch_coded_hopper,
 )
-from spaninfer_kernels_cuda.grouped_gemm.tuning import Prompt, Shape
-from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, pack
+from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
 from spaninfer_op_reference import gated, linear, tolerance
 
 EXPERTS, CHOSEN = 20, 3
-FORMATS = {
-    "4 bits of 128": QuantizedFormat(4, 128),
-    "4 bits of 32 with zeros": QuantizedFormat(4, 32, "zero"),
-    "4 bits of 64 with minimums": QuantizedFormat(4, 64, "minimum"),
-    "8 bits of a row": QuantizedFormat(8, None),
-    "8 bits of 32": QuantizedFormat(8, 32),
-    "e4m3 of a row": QuantizedFormat(8, None, values="e4m3"),
-    "e4m3 of 128": QuantizedFormat(8, 128, values="e4m3"),
-}
+HOPPER_TILES = [
+    CodedHopper(8, 2, 0, wgmma=False, of_sm=2),
+    CodedHopper(16, 4, 0),
+    CodedHopper(48, 3, 0),
+    CodedHopper(96, 4, 0, fold=False, blocks=2),
+    CodedHopper(144, 4, 0, fold=False, blocks=2),
+]
+HOPPER_BYTES = 232_448
 SMALLEST = 65_536  # bytes of shared memory that a block of any GPU may have
 
 
@@ -45,7 +48,7 @@ def test_blocks_have_room_on_small_gpus(format, mean):
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("tokens", [1, 23, 150, 400])
+@pytest.mark.parametrize("tokens", [1, 23, 150, 400, 900])
 def test_a_layer_of_codes_is_its_definition(on_gpu, format, dtype, tokens):
     layer = CodedLayer(tokens, "uniform", dtype, format)
 
@@ -72,36 +75,40 @@ def test_every_tile_has_the_same_definition(on_gpu, tokens, sm_count):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
-@pytest.mark.parametrize("routing", ["zipf", "padded"])
-def test_prompts_multiply_the_numbers_that_codes_stand_for(on_gpu, format, routing):
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=str)
+def test_every_tile_on_hopper_has_the_same_definition(on_gpu, tile, format):
     gpu = get_gpu()
     if gpu.arch != "sm_90a":
         pytest.skip("needs Hopper")
-    layer = CodedLayer(400, routing, ml_dtypes.bfloat16, format, sizes=(320, 96))
-    tile = choose_quantized(Shape(128 * EXPERTS, 1, EXPERTS, 320, 96), format, *_hopper(gpu))
+    layer = CodedLayer(150, "zipf", ml_dtypes.bfloat16, format)
+    fold = tile.fold and format.shift != "minimum" and not (tile.wgmma and format.group == 16)
+    tile = dataclasses.replace(tile, fold=fold)
 
-    assert isinstance(tile, Prompt)
-    assert layer.is_computed(on_gpu, tile)
-
-
-def _hopper(gpu):
-    return gpu.arch, gpu.shared_bytes
+    assert layer.is_computed(on_gpu, fill_coded_hopper(tile, EXPERTS, format, gpu.shared_bytes))
 
 
-@pytest.mark.parametrize(
-    ("outputs", "experts", "rows", "expected"),
-    [
-        (1536, 128, 128 * 128, Prompt),
-        (1536, 128, 100 * 128, Coded),
-        (1544, 128, 128 * 128, Coded),  # records of an expert have rows of none
-        (65_536, 128, 128 * 128, Coded),  # 16 GiB of numbers
-    ],
-)
-def test_weights_are_dequantised_for_prompts_where_there_is_room(outputs, experts, rows, expected):
-    shape = Shape(rows, 8, experts, outputs, 1024)
+@pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("mean", [0.1, 4, 10, 30, 60, 500])
+def test_tiles_on_hopper_have_stages_and_room(format, mean):
+    shape = Shape(round(mean * 128), 8, 128, 1536, 2048)
 
-    assert isinstance(choose_quantized(shape, FORMATS["8 bits of 32"], "sm_90a", 232_448), expected)
-    assert isinstance(choose_quantized(shape, FORMATS["8 bits of 32"], "sm_80", 166_912), Coded)
+    tile = choose_quantized(shape, format, "sm_90a", HOPPER_BYTES)
+
+    assert isinstance(tile, CodedHopper)
+    assert tile.stages >= 3
+    launch = launch_coded_hopper(shape, tile, format, 132)
+    assert tile.of_sm * (launch.shared_bytes + 1024) <= HOPPER_BYTES + 1024
+    assert isinstance(choose_quantized(shape, format, "sm_80", 166_912), Coded)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("mean", [1, 4, 9, 16, 30, 56])
+def test_rows_of_most_experts_fit_into_a_tile(bits, mean):
+    tile = choose_quantized(
+        Shape(mean * 128, 8, 128, 1536, 2048), QuantizedFormat(bits, 128), "sm_90a", HOPPER_BYTES
+    )
+
+    assert mean + mean**0.5 <= tile.tokens <= max(8, 3 * mean)
 
 
 class CodedLayer:
@@ -121,8 +128,8 @@ class CodedLayer:
             draw.standard_normal(shape).astype(dtype)
             for shape in ((tokens, self.hidden), (self.rows, self.inner))
         )
-        self.up = [_Codes(draw, 2 * self.inner, self.hidden, format) for _ in range(EXPERTS)]
-        self.down = [_Codes(draw, self.hidden, self.inner, format) for _ in range(EXPERTS)]
+        self.up = [CodedWeight(draw, 2 * self.inner, self.hidden, format) for _ in range(EXPERTS)]
+        self.down = [CodedWeight(draw, self.hidden, self.inner, format) for _ in range(EXPERTS)]
 
     def is_computed(self, on_gpu, tile=None, sm_count=None):
         """Are both products what they are in float64, and is nothing else written?"""
@@ -130,7 +137,10 @@ class CodedLayer:
         both = self._products(first, self.up).reshape(self.count, -1, 2, 8)
         h = gated(both[:, :, 0], both[:, :, 1], "silu").reshape(self.count, -1)
         y = self._products(self.h[: self.count].astype(np.float64), self.down)
-        self.rounds_weights = isinstance(tile, Prompt)
+        shape = Shape(self.rows, CHOSEN, EXPERTS, self.hidden, self.inner)
+        gpu = get_gpu()
+        chosen = tile or choose_quantized(shape, self.format, gpu.arch, gpu.shared_bytes)
+        self.rounds_weights = not chosen.fold
         found = self._run(on_gpu, tile, sm_count)
         return all(
             self._is_near(out[: self.count], expected) and np.isnan(out[self.count :]).all()
@@ -151,8 +161,7 @@ class CodedLayer:
         if not expected.size:
             return True
         size = np.maximum(np.abs(expected), np.sqrt(np.mean(expected**2)))
-        rounds_weights = self.format.shift == "minimum" or self.rounds_weights
-        most = tolerance(np.dtype(self.dtype).name) * (3 if rounds_weights else 1)
+        most = tolerance(np.dtype(self.dtype).name) * (3 if self.rounds_weights else 1)
         return (np.abs(actual.astype(np.float64) - expected) <= most * size).all()
 
     def _run(self, on_gpu, tile, sm_count):
@@ -178,7 +187,6 @@ class CodedLayer:
         memory = {
             "workspace": on_gpu.put(np.zeros(max(up.workspace_bytes, 1), np.uint8)),
             "ticket": on_gpu.put(np.zeros(1, np.int32)),
-            "numbers": on_gpu.put(np.zeros(max(up.numbers_bytes, down.numbers_bytes, 1), np.uint8)),
             "stream": None,
         }
         with gpu.current(), new_stream() as stream:
@@ -187,44 +195,3 @@ class CodedLayer:
             down.launch(h, w2, ends, out=outs[1], factors=f2, **memory)
             on_gpu.wait()
             return [on_gpu.get(out) for out in outs]
-
-
-class _Codes:
-    """A weight[N K] of an expert in codes, and what they mean."""
-
-    def __init__(self, draw, outputs, inner, format):
-        codes = draw.integers(0, 1 << format.bits, (outputs, inner)).astype(np.uint8)
-        if format.values == "e4m3":
-            codes[codes & 127 == 127] = 0x48  # neither is a number
-        group = format.group or inner
-        groups, top = -(-inner // group), 1 << (format.bits - 1)
-        scales = (draw.uniform(0.5, 1.5, (outputs, groups)) / top).astype(np.float16)
-        if format.group is None:
-            scales = np.ones_like(scales)
-        factors = (draw.uniform(0.5, 2, outputs) * inner**-0.5).astype(np.float32)
-        if format.group is None:
-            factors /= top
-        shifts = None
-        if format.shift == "zero":
-            shifts = draw.integers(0, 1 << format.bits, (outputs, groups)).astype(np.uint16)
-        if format.shift == "minimum":
-            shifts = draw.uniform(0, 2, (outputs, groups)).astype(np.float16)
-        packed = pack(codes, format, scales=scales, shifts=shifts, factors=factors)
-        self.packed = packed.records, packed.factors
-        by, to = (
-            np.repeat(each, group, 1)[:, :inner] for each in (scales, shifts_of(shifts, scales))
-        )
-        centre = top if format.shift == "none" else 0
-        numbers = codes.astype(np.float64) - centre
-        if format.values == "e4m3":
-            numbers = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-        if format.shift == "zero":
-            numbers -= to
-        numbers *= by
-        if format.shift == "minimum":
-            numbers -= to
-        self.weight = numbers * factors[:, None]
-
-
-def shifts_of(shifts, scales):
-    return np.zeros(scales.shape) if shifts is None else shifts.astype(np.float64)

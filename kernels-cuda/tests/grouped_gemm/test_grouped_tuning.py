@@ -79,10 +79,26 @@ def test_few_rows_stream_weights_and_prompts_multiply():
     assert isinstance(tile(4096), Prompt)
 
 
+@pytest.mark.parametrize(
+    ("shape", "rows", "outputs"),
+    [
+        (Shape(1024, 2, 8, 28_672, 4096), 256, 192),  # Mixtral's, 128 rows an expert
+        (Shape(1024, 2, 8, 4096, 14_336), 256, 128),
+        (Shape(16_384, 8, 128, 2048, 768), 256, 192),
+        (Shape(512, 2, 8, 28_672, 4096), 128, 256),
+        (Shape(2048, 2, 8, 28_672, 4096), 128, 256),
+    ],
+)
+def test_a_tile_has_all_rows_of_experts_with_a_few_more_than_128(shape, rows, outputs):
+    tile = choose(shape, "sm_90a", BLOCK_BYTES)
+
+    assert (tile.tokens, tile.outputs) == (rows, outputs)
+
+
 def test_what_is_chosen_is_compiled_ahead():
     chosen = {
-        choose(Shape(tokens * 8, 8, 128, 1536, 2048), *gpu)
-        for tokens in TOKENS
+        choose(Shape(rows, 8, experts, 1536, 2048), *gpu)
+        for rows, experts in (*((8 * tokens, 128) for tokens in TOKENS), (16_384, 128), (1024, 8))
         for gpu in (("sm_90a", BLOCK_BYTES), ("sm_75", 65_536), ("sm_80", 166_912))
     }
 

@@ -7,19 +7,21 @@ from spaninfer_kernel_launch import DeviceError, ShapeError, get_gpu, new_stream
 from spaninfer_kernels_cuda import quantized_gemm
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, Tile, pack, row_order
-from spaninfer_kernels_cuda.quantized_gemm.tuning import choose, fill, launch
-from spaninfer_op_reference import gated
+from spaninfer_kernels_cuda.quantized_gemm.tiles import fill
+from spaninfer_kernels_cuda.quantized_gemm.tuning import choose, launch
+from spaninfer_op_reference import E2M1, gated
 
 FORMATS = [
     *(QuantizedFormat(4, group) for group in (16, 32, 64, 128, None)),
     *(QuantizedFormat(8, group) for group in (32, 128, None)),
     *(QuantizedFormat(bits, 64, shift) for bits in (4, 8) for shift in ("zero", "minimum")),
+    *(QuantizedFormat(4, group, values="e2m1") for group in (16, 32)),
 ]
 SHARED_BYTES = 232_448  # of a block on Hopper
 
 
 def ids(format):
-    return f"{format.bits} bits of {format.group}, {format.shift}"
+    return f"{format.bits} bits of {format.group}, {format.shift}, {format.values}"
 
 
 class Drawn:
@@ -50,7 +52,9 @@ class Drawn:
             return np.repeat(numbers.astype(np.float64), format.group, 1)[:, : self.codes.shape[1]]
 
         numbers = self.codes.astype(np.float64)
-        if format.shift == "none":
+        if format.values == "e2m1":
+            numbers = np.array(E2M1)[self.codes]
+        elif format.shift == "none":
             numbers -= 1 << (format.bits - 1)
         if format.shift == "zero":
             numbers -= spread(self.shifts)
@@ -236,6 +240,8 @@ def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, format, act):
         *(Tile(64, groups, 0, splits, True) for groups in (1, 2) for splits in (1, 3)),
         *(Tile(tokens, 2, 0, 1, True, False) for tokens in (16, 128, 160, 192, 256)),
         Tile(96, 2, 0, 1, True),
+        *(Tile(tokens, 4, 0, splits, True, blocks=2) for tokens in (32, 64) for splits in (1, 7)),
+        *(Tile(tokens, 4, 0, 1, True, False, blocks=2) for tokens in (96, 128)),
         *(Tile(tokens, groups, 3, hopper=False) for tokens in (8, 32) for groups in (1, 2)),
     ],
     ids=str,
@@ -255,6 +261,45 @@ def test_every_kind_of_tile_gives_the_same_product_every_time(on_gpu, tile, form
         first, second = run(on_gpu, step, packed, x)
 
         check(first, x, weight.numbers)
+        assert (first == second).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("outputs", "gate"), [(400, None), (398, None), (400, "silu"), (416, "silu")]
+)
+@pytest.mark.parametrize(
+    "tile",
+    [
+        *(Tile(64, 4, 0, splits, True, blocks=2) for splits in (1, 3)),
+        Tile(128, 4, 0, 1, True, False, blocks=2),
+        Tile(48, 3, 0, 1, True),
+        Tile(256, 2, 0, 1, True, False),
+    ],
+    ids=str,
+)
+def test_results_are_written_where_they_belong_in_whole_vectors_and_out_of_them(
+    on_gpu, tile, outputs, gate
+):
+    """416 / 2, 400 / 2 and 400 are whole vectors of 8 columns, 398 is not."""
+    gpu = get_gpu()
+    if gpu.arch != "sm_90a":
+        pytest.skip("needs Hopper")
+    format, draw = QuantizedFormat(4, 128), np.random.default_rng(5)
+    weight = Drawn(format, outputs, 1024, gated=gate is not None)
+    packed, tile = weight.on(on_gpu), fill(tile, format, SHARED_BYTES)
+    bias = draw.standard_normal(outputs).astype(ml_dtypes.bfloat16)
+    for rows in (3, tile.tokens, 2 * tile.tokens - 1):
+        x = (draw.standard_normal((rows, 1024)) * 0.1).astype(ml_dtypes.bfloat16)
+        shape = Shape(rows, outputs, 1024)
+        step = quantized_gemm.prepare(shape, format, dtype=x.dtype, gpu=gpu, gate=gate, tile=tile)
+        columns = outputs // 2 if gate else outputs
+        residual = draw.standard_normal((rows, columns)).astype(ml_dtypes.bfloat16)
+
+        first, second = run(on_gpu, step, packed, x, bias=bias, residual=residual)
+
+        added = bias.astype(np.float64), residual.astype(np.float64)
+        check(first, x, weight.numbers, bias=added[0], residual=added[1], act=gate)
         assert (first == second).all()
 
 

@@ -1,6 +1,7 @@
 """Sampling against its definition in float64; what follows needs a GPU, but for the last tests."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda import sample as kernels
 from spaninfer_kernels_cuda.sample import (
     PARAMETERS,
+    Busy,
     Logprobs,
     SampleBatch,
     Status,
@@ -130,7 +132,17 @@ class Device:
     def __init__(self, on_gpu):
         self.on_gpu = on_gpu
 
-    def run(self, logits, batch, *, penalties=False, masked=False, logprobs=False, typical=False):
+    def run(
+        self,
+        logits,
+        batch,
+        *,
+        penalties=False,
+        masked=False,
+        logprobs=False,
+        typical=False,
+        busy=None,
+    ):
         """Return tokens, status, the token buffer afterwards, and log-probabilities.
 
         `kept` is then the mask of the tokens that typical_p keeps.
@@ -169,6 +181,7 @@ class Device:
             tokens=tokens,
             lists=TokenLists(**{name: put(array) for name, array in batch.lists.items()}),
             logprobs=Logprobs(*told) if logprobs else None,
+            busy=busy,
         )
         if typical:
             words = get(kept)[: 4 * rows * -(-vocab // 32)].reshape(rows, -1)
@@ -514,6 +527,46 @@ def test_log_probabilities_are_those_of_the_definition(device, kind, vocab):
             assert rank == found.rank[0]
             np.testing.assert_array_equal(top_ids[: finite.sum()], found.top_ids[0][finite])
         assert (top_ids[len(finite) :] == -7).all()
+
+
+@pytest.mark.gpu
+def test_rows_that_few_others_stand_beside_say_the_same_to_the_last_bit(device):
+    vocab, count = 50_001, 64
+    rows = [
+        RowSampling(seed=i, position=i, typical_p=0.8 if i % 10 == 3 else 1) for i in range(count)
+    ]
+    logits = logits_of("normal", count, vocab)
+    batch = batch_of(rows, vocab, [(5, 0) if i % 10 == 3 else (-1, 0) for i in range(count)])
+
+    few, all_rows = (
+        device.run(logits, batch, logprobs=True, typical=True, busy=busy)
+        for busy in (Busy(typical=7, logprobs=7), None)
+    )
+
+    for tokens_or_status in range(3):
+        np.testing.assert_array_equal(few[tokens_or_status], all_rows[tokens_or_status])
+    for ours, theirs in zip(few[3], all_rows[3], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_fewer_rows_have_work_the_more_blocks_share_each(monkeypatch):
+    made, called, gpu = [], [], SimpleNamespace(arch="sm_90a")
+
+    def call_of(_kernel, launch, *constants):
+        assert constants == ((1, 2),)
+        made.append(launch.grid)
+        return lambda *_: called.append(launch.grid[0])
+
+    h200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+    monkeypatch.setattr(prepared, "Call", call_of)
+    monkeypatch.setattr(prepared, "_at_once", lambda _: h200)
+    kernel = prepared._Shared(SimpleNamespace(gpu=gpu), 64, (1, 2))
+
+    for busy in (None, 64, 16, 7, 0, 100, 7):
+        kernel(stream=5, arguments=(), busy=busy)
+
+    assert made == [(2, 64, 1), (6, 64, 1), (8, 64, 1)]
+    assert called == [2, 2, 6, 8, 8, 2, 8]
 
 
 @pytest.mark.gpu

@@ -48,7 +48,12 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, help="whose sentences' lengths are taken")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sentences", type=int, default=256)
-    parser.add_argument("--quantize", nargs="*", default=["int8"], help="of ours, beside float32")
+    parser.add_argument(
+        "--quantize",
+        nargs="*",
+        default=["int8", "w7a7:row"],
+        help="of ours, beside float32; a group behind a colon",
+    )
     asked = parser.parse_args()
     workloads = {"long": [128] * (asked.sentences // 4)}
     if asked.texts is not None:
@@ -194,8 +199,15 @@ def _sessions(folder: Path) -> dict[str, Any]:
     return {"onnxruntime float32": session("fused.onnx"), "onnxruntime int8": session("int8.onnx")}
 
 
-def _ours(folder: Path, quantize: Any = None) -> Program:
-    engine = Engine(folder, backend="cpu", dtype="float32", quantize=quantize)
+def _ours(folder: Path, format: str = "") -> Program:
+    asked: tuple[Any, ...] = format.partition(":")
+    engine = Engine(
+        folder,
+        backend="cpu",
+        dtype="float32",
+        quantize=asked[0] or None,
+        quantize_group=asked[2] or None,
+    )
     return lambda texts: engine.embed(texts, normalize=True)
 
 

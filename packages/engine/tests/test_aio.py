@@ -5,7 +5,7 @@ import pytest
 from assembled import VOCAB, answer, assert_spans_come_back, engine, text_of, wait_until
 from checking import BlockedRunner
 from spaninfer_engine import aio
-from spaninfer_engine.aio import AsyncEngine, _Alarm, _Wakeups
+from spaninfer_engine.aio import Alarm, AsyncEngine, _Wakeups
 from spaninfer_engine.errors import EngineClosed, PromptTooLong, Unread
 from spaninfer_engine.request import FinishReason, SamplingParams
 
@@ -154,7 +154,7 @@ def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
 def test_what_came_for_many_streams_wakes_the_loop_once():
     async def main():
         loop = asyncio.get_running_loop()
-        alarms = [_Alarm() for _ in range(20)]
+        alarms = [Alarm() for _ in range(20)]
         wakeups, calls = _Wakeups(loop), []
         call = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda act, *more, **k: (
@@ -178,7 +178,7 @@ def test_what_came_for_many_streams_wakes_the_loop_once():
 
 def test_a_wake_up_after_the_loop_is_closed_is_for_nobody():
     loop = asyncio.new_event_loop()
-    wake = _Wakeups(loop).waker(_Alarm())
+    wake = _Wakeups(loop).waker(Alarm())
     loop.close()
 
     wake()

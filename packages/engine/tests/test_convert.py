@@ -63,8 +63,9 @@ def answers(folder: Path, **options: Any) -> list[Any]:
         {"quantize": "int3", "quantize_group": 128},
         {"quantize": "int3.5"},
         {"quantize": "w8a16"},
+        {"quantize": "w7a7", "quantize_group": "row"},
     ],
-    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "int3.5", "w8a16"],
+    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "int3.5", "w8a16", "w7a7 row"],
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]

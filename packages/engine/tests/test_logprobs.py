@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from spaninfer_engine.logprobs import TokenLogprobs, num_values
+from spaninfer_engine.logprobs import LogprobAt, SampledLogprobs, TokenLogprobs, num_values
 from spaninfer_engine.request import TokenLogprob
 
 ENTRIES = [
@@ -39,6 +39,51 @@ def test_values_are_counted_without_making_entries(monkeypatch):
 
     assert num_values(found) == num_values(ENTRIES) == 6
     assert num_values(()) == num_values(filled([])) == 0
+
+
+def sampled(entries):
+    """The same entries: one as it is, one as a row of a step's arrays with more columns."""
+    rows = filled(entries)
+    return SampledLogprobs((entries[0], LogprobAt(rows, 1, 2)))
+
+
+def test_sampled_entries_read_like_a_list_of_them():
+    found = sampled(ENTRIES)
+
+    assert list(found) == ENTRIES
+    assert found == ENTRIES
+    assert found == tuple(ENTRIES)
+    assert tuple(ENTRIES) == found
+    assert found[1:] == ENTRIES[1:]
+    assert found[-1] == ENTRIES[-1]
+    assert found != ENTRIES[::-1]
+    assert num_values(found) == num_values(ENTRIES)
+
+
+def test_an_entry_has_as_many_likely_tokens_as_were_asked_for():
+    rows = filled(ENTRIES)
+
+    assert list(SampledLogprobs((LogprobAt(rows, 0, 1), LogprobAt(rows, 1, 0)))) == [
+        TokenLogprob(3, -0.5, 1, ((3, -0.5),)),
+        TokenLogprob(9, -4.0, 5, ()),
+    ]
+
+
+def test_an_entry_leaves_out_tokens_that_are_not_possible():
+    rows = filled([TokenLogprob(3, -0.5, 1, ((3, -0.5), (-1, -np.inf)))])
+
+    assert rows.entry(0, 2) == TokenLogprob(3, -0.5, 1, ((3, -0.5),))
+
+
+def test_sampled_entries_join_without_being_made(monkeypatch):
+    parts = sampled(ENTRIES), (), sampled(ENTRIES)[:1]
+    monkeypatch.setattr(TokenLogprobs, "entry", lambda *_: pytest.fail("an entry was made"))
+
+    joined = SampledLogprobs.joined(parts)
+
+    monkeypatch.undo()
+    assert joined == ENTRIES + ENTRIES[:1]
+    assert SampledLogprobs.joined(((), ())) == ()
 
 
 def test_parts_join_in_their_order():

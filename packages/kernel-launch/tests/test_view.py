@@ -123,6 +123,14 @@ def test_a_key_holds_all_that_checks_depend_on():
     assert (pointer_of(None), pointer_of(77), pointer_of(array)) == (0, 77, pointer)
 
 
+def test_a_tensor_on_a_gpu_has_the_number_of_that_gpu_in_its_key():
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to view")
+
+    view = view_at((torch.Size((2, 3)), (3, 1), torch.float16, 1, 8))
+
+    assert view == View(8, (2, 3), (3, 1), np.dtype(np.float16), Device("cuda", 1), None)
+
+
 def test_a_tensor_has_the_key_of_its_shape_strides_type_device_and_alignment():
     torch = pytest.importorskip("torch", reason="torch is not installed: nothing to view")
     tensor = torch.zeros(4, 6, dtype=torch.bfloat16)

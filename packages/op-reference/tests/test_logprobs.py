@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from spaninfer_op_reference import top_logprobs
+from spaninfer_op_reference.candidates import smallest
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion")
 
@@ -32,3 +33,24 @@ def test_no_rows_are_reported_as_none():
     report = top_logprobs(np.zeros((0, 9), np.float32), np.zeros(0, np.int64), 2)
 
     assert [part.shape[0] for part in report] == [0, 0, 0, 0]
+
+
+def test_a_row_of_nan_is_reported_as_nan_and_others_as_they_are():
+    logits = np.random.default_rng(1).normal(size=(3, 300))
+    ids = np.array([0, 5, 299])
+    expected = top_logprobs(logits, ids, 20)
+    logits[1, 7] = np.nan
+
+    report = top_logprobs(logits, ids, 20)
+
+    assert np.isnan(report.chosen[1])
+    assert np.isnan(report.top[1]).all()
+    for part, whole in zip(report, expected, strict=True):
+        np.testing.assert_array_equal(part[[0, 2]], whole[[0, 2]])
+
+
+def test_nan_is_never_among_the_smallest_while_there_are_numbers():
+    keys = np.array([np.nan, 3.0, 1.0, np.nan, 2.0])
+
+    assert smallest(keys, 2).tolist() == [2, 4]
+    assert smallest(keys, 4)[:3].tolist() == [2, 4, 1]

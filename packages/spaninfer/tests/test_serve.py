@@ -30,7 +30,7 @@ class Troubled:
         return getattr(self._runner, name)
 
     def start(self, plan):
-        if plan.number == 3:
+        if plan.number == 3 and {hangs} is not None:
             if {hangs}:
                 print("hangs", file=sys.stderr, flush=True)
                 time.sleep(1e6)
@@ -104,11 +104,21 @@ def served(*arguments, hangs):
         process.wait()
 
 
+def _skip_without_msgspec(api_servers):
+    if api_servers != "0":
+        pytest.importorskip("msgspec", reason="the extra 'api-servers' is not installed")
+
+
 ASKED = {"prompt": "Once", "max_tokens": 9, "ignore_eos": True}
 
 
-def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervisor():
-    with served(hangs=False) as server:
+EACH_WAY = pytest.mark.parametrize("api_servers", ["0", "1"])  # in one process, and in two
+
+
+@EACH_WAY
+def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervisor(api_servers):
+    _skip_without_msgspec(api_servers)
+    with served("--api-server-count", api_servers, hangs=False) as server:
         first, _ = server.ask("/v1/completions", ASKED)
         second, body = server.ask("/v1/completions", ASKED)
         live, ready = server.ask("/health/live"), server.ask("/health/ready")
@@ -121,8 +131,11 @@ def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervis
     assert code == 1
 
 
-def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered():
-    with served("--step-timeout", "0.5", hangs=True) as server:
+@EACH_WAY
+def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered(api_servers):
+    _skip_without_msgspec(api_servers)
+    arguments = ("--step-timeout", "0.5", "--api-server-count", api_servers)
+    with served(*arguments, hangs=True) as server:
         first, body = server.ask("/v1/completions", ASKED)
         second, _ = server.ask("/v1/completions", ASKED)
         live, _ = server.ask("/health/live")
@@ -135,9 +148,11 @@ def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered():
     assert code == 1
 
 
+@EACH_WAY
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_one_signal_ends_a_server_whose_step_hangs(number):
-    with served("--drain", "0", hangs=True) as server:
+def test_one_signal_ends_a_server_whose_step_hangs(number, api_servers):
+    _skip_without_msgspec(api_servers)
+    with served("--drain", "0", "--api-server-count", api_servers, hangs=True) as server:
         asking = threading.Thread(target=server.ask, args=("/v1/completions", ASKED))
         asking.start()
         server.wait_for("hangs")
@@ -145,3 +160,20 @@ def test_one_signal_ends_a_server_whose_step_hangs(number):
         asking.join()
 
     assert code == 1
+
+
+def test_where_the_engine_s_process_is_killed_api_servers_say_so_and_end():
+    _skip_without_msgspec("1")
+    asked = {**ASKED, "max_tokens": 4000, "stream": True}
+    with served("--api-server-count", "1", hangs=None) as server:
+        request = urllib.request.Request(
+            server.url + "/v1/completions",
+            json.dumps(asked).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            assert answer.readline().startswith(b"data: {")
+            server.end(signal.SIGKILL)  # waits until nobody has its standard error any more
+            rest = answer.read()
+    assert b"the engine's process has ended" in rest
+    assert rest.endswith(b"data: [DONE]\n\n")

@@ -11,24 +11,33 @@ Conventions of all operators:
   the current stream of the first array's framework is used.
 """
 
-from span_attention import append, decode, merge, prefill, ragged
+from span_attention import append, decode, merge, mla, prefill, ragged, sparse
 from span_attention.decode import BatchDecode
 from span_attention.layout import ArrayStrides, Format, SpanLayout
+from span_attention.mla import BatchMLA
 from span_attention.prefill import BatchPrefill
 from span_attention.ragged import BatchRagged
 from span_attention.spans import Spans
+from span_attention.sparse import BatchSelected, Readers, attend_selected, select_keys
 
 __all__ = [
     "ArrayStrides",
     "BatchDecode",
+    "BatchMLA",
     "BatchPrefill",
     "BatchRagged",
+    "BatchSelected",
     "Format",
+    "Readers",
     "SpanLayout",
     "Spans",
     "append",
+    "attend_selected",
     "decode",
     "merge",
+    "mla",
     "prefill",
     "ragged",
+    "select_keys",
+    "sparse",
 ]

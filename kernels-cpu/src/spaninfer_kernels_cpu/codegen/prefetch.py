@@ -33,8 +33,12 @@ def ask_to_write(_context: Any, _address: Any) -> Any:
 
 @device_function
 def share_of(lines: Lines, count: int) -> int:
-    """Return how many lines a share has where there are so many shares."""
-    return (lines[1] + count - 1) // count
+    """Return how many lines a share has where there are so many shares.
+
+    Compilers do not see that none of no lines is none: one row of Q4_0, which asks for nothing,
+    kept 30 of 442 instructions a group for it.
+    """
+    return (lines[1] + count - 1) // count if lines[1] > 0 else 0
 
 
 @device_function

@@ -6,6 +6,7 @@ tile. Codes come apart in registers (`codes`), a unit or half of one at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,6 +147,8 @@ def _add_small(b: Builder, unit: _Unit, sums: Values, x: Values, steps: range) -
     """Products with numbers of which 16 bits hold two at least."""
     path = DOTS[unit.micro.isa_path]
     at_once = _codes(unit.micro).pairs_at_once
+    if at_once == 1:
+        return _add_ones(b, unit, sums, x, steps)
     for first in range(0, len(steps), at_once):
         running = [path.start_small(start) for start in sums]
         for step in steps[first : first + at_once]:
@@ -153,6 +156,19 @@ def _add_small(b: Builder, unit: _Unit, sums: Values, x: Values, steps: range) -
             codes = [spread(b, v.at(b, address, 4 * step)) for address in x]
             running = [path.add_small(b, running[n], wj, xi) for n, wj, xi in places_of(w, codes)]
         sums = [path.end_small(b, old, new) for old, new in zip(sums, running, strict=True)]
+    return sums
+
+
+def _add_ones(b: Builder, unit: _Unit, sums: Values, x: Values, steps: range) -> Values:
+    """Products with numbers of which 16 bits hold two, row after row: they are widened at once."""
+    path = DOTS[unit.micro.isa_path]
+    sums = list(sums)
+    for step in steps:
+        codes = [spread(b, v.at(b, address, 4 * step)) for address in x]
+        for n, wj, xi in places_of(unit.numbers(path, step), codes):
+            sums[n] = path.end_small(
+                b, sums[n], path.add_small(b, path.start_small(sums[n]), wj, xi)
+            )
     return sums
 
 
@@ -335,11 +351,12 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
     return types.void(kind, *[types.int64] * 3), emit
 
 
-def _outer_times_inner(b: Builder, bits: _Bits, codes: Codes, inner: InnerScales) -> Values:
-    """Return scales of all groups, then biases if there are any."""
+def _outer_times_inner(
+    b: Builder, bits: _Bits, codes: Codes, inner: InnerScales
+) -> Iterator[Value]:
+    """Yield scales of all groups, then biases if there are any; one at a time is in registers."""
     groups, width = codes.record_groups, inner.bits
     kinds = 2 if codes.shift == "bias" else 1
-    values = []
     for kind in range(kinds):
         outer = bits.float16(kinds * groups * width + OUTER_BITS * kind)
         if kind == 1:  # minimums are subtracted
@@ -348,8 +365,7 @@ def _outer_times_inner(b: Builder, bits: _Bits, codes: Codes, inner: InnerScales
             number = bits.field((kind * groups + group) * width, width)
             if kind == 0 and inner.offset:
                 number = b.sub(number, v.constant(v.I32X16, inner.offset))
-            values.append(b.fmul(v.to_float(b, number), outer))
-    return values
+            yield b.fmul(v.to_float(b, number), outer)
 
 
 class _Bits:

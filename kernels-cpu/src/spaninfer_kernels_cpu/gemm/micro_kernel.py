@@ -25,6 +25,7 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 
 WIDENED_ROWS = 4
 PAIRED_ROWS = 8
+NARROW_ROWS = 4
 AHEAD = 4096  # bytes
 SMALL_TILE_ROWS = 4
 UNPACKED_CHANNELS = 384  # of a block: 6 KB, or 12 where they take 16 bits, and scales
@@ -165,7 +166,7 @@ def micro_kernels(
         return line, MicroKernel(kind, isa_path, SQUARE_ROWS, SQUARE_BLOCKS)
     isa_path = "fma"
     if codes is not None:
-        isa_path = level.byte_dot if codes.activation_bits == 8 else level.wide_dot
+        isa_path = level.wide_dot if codes.activation_bits == 16 else level.byte_dot
     elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
         isa_path = level.bf16_dot
     # A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for
@@ -180,12 +181,15 @@ def micro_kernels(
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
-    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight.
+    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight. Narrow ones have
+    # not: 151, 140 and 131 of 512 rows with four, six and eight.
     rows, blocks = level.rows, level.blocks
     if isa_path == "madd":  # multiplies 256 bits at a time, whatever the level's registers hold
         blocks = 1
     if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
         rows = WIDENED_ROWS
+    elif codes is not None and codes.is_narrow and isa_path == "madd":
+        rows = NARROW_ROWS
     elif codes is not None and isa_path == "madd" and kind != "int4":
         rows = PAIRED_ROWS
     return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes)

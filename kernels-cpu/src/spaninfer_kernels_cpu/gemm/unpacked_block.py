@@ -202,12 +202,9 @@ def _multiply_groups(
     sizes: Sizes,
     rooms: tuple[int, int],
 ) -> Any:
-    records, record_bytes, row_record = sizes
-    units = _units(micro, record_bytes)
+    units, at = _units(micro, sizes[1]), rooms[0]
     per_group = units // micro.record_groups
-    first = part[0] * _records_at_once(micro, record_bytes)
-    row, at = first * row_record, rooms[0]
-    row_end = records * row_record + first * micro.record_groups * ROW_PARAMETER_BYTES
+    row, row_end = _part_of_row(micro, part[0], sizes)
     for record in range(part[1]):
         scales = rooms[1] + record * micro.unpacked_scales
         for group in range(micro.record_groups):
@@ -230,11 +227,8 @@ def _multiply_halves(
     rooms: tuple[int, int],
 ) -> Any:
     """Groups are half of a unit."""
-    records, record_bytes, row_record = sizes
-    units = _units(micro, record_bytes)
-    first = part[0] * _records_at_once(micro, record_bytes)
-    row, at = first * row_record, rooms[0]
-    row_end = records * row_record + first * micro.record_groups * ROW_PARAMETER_BYTES
+    units, at = _units(micro, sizes[1]), rooms[0]
+    row, row_end = _part_of_row(micro, part[0], sizes)
     for record in range(part[1]):
         scales = rooms[1] + record * micro.unpacked_scales
         for unit in range(units):
@@ -247,3 +241,12 @@ def _multiply_halves(
             at += micro.unit_bytes
             row += micro.row_bytes
     return sums
+
+
+@device_function
+def _part_of_row(micro: MicroKernel, number: int, sizes: Sizes) -> tuple[int, int]:
+    """Return where a part begins in a row: its codes, and the parameters of its groups."""
+    records, record_bytes, row_record = sizes
+    first = number * _records_at_once(micro, record_bytes)
+    ends = records * row_record
+    return first * row_record, ends + first * micro.record_groups * ROW_PARAMETER_BYTES

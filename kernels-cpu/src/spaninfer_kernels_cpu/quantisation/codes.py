@@ -39,10 +39,12 @@ Shift = Literal["none", "bias", "zero"]
 UNIT = 32  # channels, of codes that stand for one
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 PAIR_BITS, LEVELS = 7, 11  # of two numbers that share a code: 121 of 128 pairs
+NARROW_LEVELS = 181  # of weights and of activations: 16 bits hold 2 * 180 * 90, and no more levels
 NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
 OUTER_BITS = 16
 _BYTE = 255
 _INT32, _INT16, _INT8 = 0x7FFFFFFF, 0x7FFF, 127
+_NARROW = NARROW_LEVELS // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Codes(Constant):
     shift   what a group has beside a scale; "bias" of inner scales is a minimum, subtracted
     halves  whether groups are half a unit: 16 channels, or 32 of pairs
     table   an unsigned byte for each code
-    activation_bits  8, or 16 for weights of 8 bits: what activations are quantised to
+    activation_bits  8; for weights of 8 bits also 16; or 7: then neither weights nor activations
+            have more than NARROW_LEVELS. It is what activations are quantised to
     """
 
     bits: int
@@ -91,10 +94,10 @@ class Codes(Constant):
             raise FormatError(
                 f"table holds {self.table}; give {1 << self.bits} bytes, one for each code"
             )
-        if self.activation_bits != 8 and (self.activation_bits, self.pairs_at_once) != (16, 0):
+        if not self._takes_activations():
             raise FormatError(
                 f"activations have {self.activation_bits} bits beside weights of {self.bits}; "
-                "choose 8, or 16 beside weights of 8 bits"
+                "choose 8, or 7 or 16 beside weights of 8 bits"
             )
         if self.inner is not None and (self.scale != "float16" or self.shift == "zero"):
             raise FormatError(
@@ -120,7 +123,14 @@ class Codes(Constant):
     @property
     def levels(self) -> int:
         """The number of numbers that a channel can have, but for a table."""
+        if self.is_narrow:
+            return NARROW_LEVELS
         return LEVELS if self.is_paired else 1 << self.bits
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if 16 bits hold the sum of two products, for want of levels on both sides."""
+        return self.activation_bits == 7
 
     @property
     def most(self) -> int:
@@ -132,14 +142,19 @@ class Codes(Constant):
 
         Products of a group with the largest weights are summed in 32 bits.
         """
-        if self.activation_bits == 8:
-            return _INT8
+        if self.activation_bits <= 8:
+            return _NARROW if self.is_narrow else _INT8
         return min(_INT16, _INT32 // (self.most * channels))
 
     @property
     def pairs_at_once(self) -> int:
-        """Sums of two products with int8 that 16 bits hold; 0 where not even one fits."""
-        return _INT16 // (2 * self.most * _INT8)
+        """Sums of two products with bytes that 16 bits hold; 0 where not even one fits."""
+        return _INT16 // (2 * self.most * (_NARROW if self.is_narrow else _INT8))
+
+    def _takes_activations(self) -> bool:
+        if self.activation_bits == 7:
+            return self.bits == 8 and self.table is None
+        return self.activation_bits == 8 or (self.activation_bits, self.pairs_at_once) == (16, 0)
 
     @property
     def record_groups(self) -> int:
@@ -164,6 +179,7 @@ class Codes(Constant):
 
 MADE = {
     "w8a16": Codes(8, 128, "bfloat16", "bias", activation_bits=16),
+    "w7a7": Codes(8, NARROW_LEVELS // 2, "bfloat16", "bias", activation_bits=7),
     **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (8, 6, 5, 4)},
     "int3.5": Codes(PAIR_BITS, LEVELS // 2, "bfloat16", "bias"),
     **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (3, 2)},

@@ -14,8 +14,8 @@ front to back; one of many rows reads it 16 outputs (a block) at a time, from th
 Numbers that are no codes are one record without scales. A record of int2 to int8 is a group, and
 ends with 64 scales and 64 biases in bfloat16; other codes and records are described in `codes`.
 
-A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1), or
-5 of the eleven levels of int3.5:
+A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1), 5
+of the eleven levels of int3.5, or 90 of the 181 of w7a7:
 InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
 instructions want one factor to be.
 """
@@ -35,6 +35,7 @@ Kind = Literal[
     "float32",
     "bfloat16",
     "w8a16",
+    "w7a7",
     "int8",
     "int6",
     "int5",
@@ -61,7 +62,8 @@ class Format:
     """The kind of the numbers of a packed weight.
 
     kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, w8a16 (int8 for
-              activations of 16 bits), or "codes" that `form` describes
+              activations of 16 bits), w7a7 (181 levels of weights and of activations, so that AVX2
+              sums two products in 16 bits), or "codes" that `form` describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; half a unit in codes
               of halves
     """

@@ -24,23 +24,25 @@ NARROWINGS, NARROWING = 5, np.float32(0.05)
 
 
 class Groups(NamedTuple):
-    """Channels of a group, groups of a record, and bits of a code."""
+    """Channels of a group, groups of a record, bits of a code, levels of a channel."""
 
     channels: int
     together: int
     bits: int
+    levels: int
 
 
 @entry
 def quantize_panel(
-    weight: int, channels: int, group_channels: int, record_groups: int, bits: int, panel: int
+    weight: int, channels: int, group_channels: int, record_groups: int, levels: int, panel: int
 ) -> None:
     """Write the quantised values, scales and biases of weight[64, channels], float32, into a panel.
 
     Both are given by their addresses. Scale and bias are bfloat16: the bias is rounded to the
     nearest, and the scale, made for that bias, upwards, so that no weight lies outside the grid.
     """
-    groups = Groups(group_channels, record_groups, bits)
+    bits = _bits(levels)
+    groups = Groups(group_channels, record_groups, bits, levels)
     width = record_groups * group_channels
     code_bytes = (width + _unit(bits) - 1) // _unit(bits) * bits * STEP_BYTES
     record_bytes = code_bytes + record_groups * PARAMETER_BYTES
@@ -57,7 +59,7 @@ def _quantize_record(
     row: int, left: int, groups: Groups, codes: Bytes, behind: Bytes, output: int
 ) -> None:
     """Write what a record holds of an output, of whose row so many channels are left."""
-    levels, piece = _levels(groups.bits), _unit(groups.bits) // groups.together
+    levels, piece = groups.levels, _unit(groups.bits) // groups.together
     whole = numbers_at(stack(_UNIT_ROOM), 2 * UNIT, np.uint8)
     for group in range(groups.together):
         start = group * groups.channels
@@ -86,9 +88,14 @@ def _unit(bits: int) -> int:
 
 
 @device_function
-def _levels(bits: int) -> int:
-    """Return the number of numbers that a channel can have."""
-    return LEVELS if bits == PAIR_BITS else 1 << bits
+def _bits(levels: int) -> int:
+    """Return the bits of a code of channels with so many levels."""
+    if levels == LEVELS:
+        return PAIR_BITS
+    bits = 0
+    while 1 << bits < levels:
+        bits += 1
+    return bits
 
 
 @device_function

@@ -168,6 +168,6 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
         raise FormatError("weight holds a number that is not finite, which has no code")
     codes = layout.format.codes
     assert codes is not None
-    sizes = layout.channels, layout.group_channels, codes.record_groups, codes.bits
+    sizes = layout.channels, layout.group_channels, codes.record_groups, codes.levels
     for number, panel in enumerate(panels):
         quantize_panel(numbers[number * PANEL :].ctypes.data, *sizes, panel.ctypes.data)

@@ -5,7 +5,8 @@
 // owner waits for the partials of all, adds them in block order, and writes the result. So a
 // partial crosses the cluster once, and only owners wait for blocks that still multiply.
 //
-// `Kernel` has, besides what epilogue.cuh requires, kBlocks: those of the cluster.
+// `Kernel` has, besides what epilogue.cuh requires, kBlocks: those of the cluster. Where its warps
+// have several times 16 rows, columns are those of the first rows, then of the next.
 //
 // Needs mma.cuh, copy.cuh, cluster.cuh, epilogue.cuh; sm_90.
 
@@ -52,12 +53,41 @@ struct ClusterReduction {
   }
 };
 
+// How often a warp has 16 rows of a tile: once in each of so many blocks of its warpgroup.
+template <typename Kernel>
+constexpr int kRowBlocks = 1;
+template <typename Kernel>
+constexpr int kTokenColumns = Kernel::kColumns / kRowBlocks<Kernel>;
+
+// The column of the result that row g of a warp's rows in block `block` of its warpgroup is.
+template <typename Kernel>
+__device__ __forceinline__ int column_in_block(int block) {
+  const int warp = threadIdx.x / kWarp;
+  const int number = (warp / 4 * kRowBlocks<Kernel> + block) * 4 + warp % 4;
+  return column_of<Kernel>(blockIdx.x / Kernel::kBlocks, number);
+}
+
+// The token that a thread's results of a column of sums begin with.
+template <typename Kernel>
+__device__ __forceinline__ int token_of_column(int own) {
+  return 8 * (own % kTokenColumns<Kernel>) + 2 * (threadIdx.x % 4);
+}
+
 // The bias and residual of an owner's columns. They are loaded before the multiplication, so that
 // nothing is left to wait for after the last partial.
 template <typename Kernel>
 struct Added {
-  float2 bias;
+  float2 bias[kRowBlocks<Kernel>];
   float4 residual[ClusterReduction<Kernel>::kMostOwned];
+
+  __device__ __forceinline__ float2 bias_of_block(int block) const {
+    float2 own = bias[0];
+#pragma unroll
+    for (int n = 1; n < kRowBlocks<Kernel>; ++n) {
+      if (n == block) own = bias[n];
+    }
+    return own;
+  }
 };
 
 template <typename Kernel>
@@ -65,12 +95,15 @@ __device__ __forceinline__ Added<Kernel> added_by_owner(const Target<Kernel>& ta
   Added<Kernel> added = {};
   if constexpr (Kernel::kBlocks > 1) {
     const int rank = rank_in_cluster();
-    const int column = column_of<Kernel>(blockIdx.x / Kernel::kBlocks, threadIdx.x / kWarp);
-    added.bias = bias_of<Kernel>(target, column);
+#pragma unroll
+    for (int block = 0; block < kRowBlocks<Kernel>; ++block) {
+      added.bias[block] = bias_of<Kernel>(target, column_in_block<Kernel>(block));
+    }
 #pragma unroll
     for (int n = 0; n < ClusterReduction<Kernel>::kMostOwned; ++n) {
-      const int token = 8 * (rank + n * Kernel::kBlocks) + 2 * (threadIdx.x % 4);
-      added.residual[n] = residual_of<Kernel>(target, column, token);
+      const int own = min(rank + n * Kernel::kBlocks, Kernel::kColumns - 1);
+      const int column = column_in_block<Kernel>(own / kTokenColumns<Kernel>);
+      added.residual[n] = residual_of<Kernel>(target, column, token_of_column<Kernel>(own));
     }
   }
   return added;
@@ -89,7 +122,6 @@ __device__ __forceinline__ void finish_with_cluster(const Accumulators<Kernel>& 
     reduction.send(acc[j], reduction.acc[j / kBlocks][rank][threadIdx.x], j % kBlocks);
   }
   if (rank >= Kernel::kColumns) return;
-  const int column = column_of<Kernel>(blockIdx.x / kBlocks, threadIdx.x / kWarp);
   reduction.wait();
 #pragma unroll
   for (int n = 0; n < ClusterReduction<Kernel>::kMostOwned; ++n) {
@@ -104,7 +136,8 @@ __device__ __forceinline__ void finish_with_cluster(const Accumulators<Kernel>& 
       sum[2] += part.z;
       sum[3] += part.w;
     }
-    complete<Kernel>(sum, added.bias, added.residual[n]);
-    store<Kernel>(sum, target, column, 8 * own + 2 * (threadIdx.x % 4));
+    const int block = own / kTokenColumns<Kernel>;
+    complete<Kernel>(sum, added.bias_of_block(block), added.residual[n]);
+    store<Kernel>(sum, target, column_in_block<Kernel>(block), token_of_column<Kernel>(own));
   }
 }

@@ -123,7 +123,7 @@ def gemm(
     """
     at, specs = inspect_arrays(x, weight, bias, residual, out)
     x_at, weight_at, bias_at, residual_at, to = at
-    step, allocate = _checked((gate, act), *specs)
+    step, allocate = _checked(gate, act, specs)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
     workspace = pointer_of(memory)
@@ -138,15 +138,11 @@ def gemm(
 
 @prepared_once(1024)
 def _checked(
-    acts: tuple[Act | None, Act | None],
-    spec: ArraySpec,
-    weight: ArraySpec,
-    bias: ArraySpec,
-    residual: ArraySpec,
-    out: ArraySpec,
+    gate: Act | None, act: Act | None, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
     """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
-    (gate, act), x = acts, view_at(spec)
+    spec, weight, bias, residual, out = specs
+    x = view_at(spec)
     given = {"weight": weight, "bias": bias, "residual": residual}
     views = {name: view_at(each) for name, each in given.items() if each}
     sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))

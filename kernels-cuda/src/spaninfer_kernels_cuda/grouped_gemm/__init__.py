@@ -17,7 +17,6 @@ host, so launches are captured into graphs; the same arguments give the same bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -44,10 +43,19 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from spaninfer_kernels_cuda.grouped_gemm.coded import coded_variant, prepare_coded
-from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, choose_quantized, numbers_bytes
+from spaninfer_kernels_cuda.grouped_gemm.coded import coded_variant
+from spaninfer_kernels_cuda.grouped_gemm.coded_hopper import coded_hopper_variant
+from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import (
+    Coded,
+    CodedHopper,
+    choose_quantized,
+    launch_coded,
+    launch_coded_hopper,
+)
 from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     GROUPED_CLEAR,
+    GROUPED_CODED,
+    GROUPED_CODED_HOPPER,
     GROUPED_GENERAL,
     GROUPED_PROMPT,
     GROUPED_SORT,
@@ -55,6 +63,7 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     Addresses,
     ClearArguments,
     OnAny,
+    OnAnyCoded,
     OnHopperPrompt,
     OnHopperStream,
     PromptSizes,
@@ -86,7 +95,6 @@ from spaninfer_kernels_cuda.grouped_gemm.variants import (
     function_of,
     variant_for,
 )
-from spaninfer_kernels_cuda.quantized_gemm import prepare_dequantize
 from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 
 __all__ = [
@@ -179,26 +187,29 @@ def prepare_quantized(
     gpu: Gpu,
     gate: Gate | None = None,
     gathers: bool = False,
-    tile: Coded | Prompt | None = None,
+    tile: Coded | CodedHopper | None = None,
     cache: FileCache | None = None,
 ) -> PreparedProduct:
     """Return the grouped GEMM of `shape` whose weights are codes in `format`.
 
-    With a tile of prompts, all experts are dequantised first. The rest is as for `prepare`.
+    The rest is as for `prepare`.
     """
     check(shape, gated=gate is not None)
     tile = tile or choose_quantized(shape, format, gpu.arch, gpu.shared_bytes)
-    if isinstance(tile, Prompt):
-        numbers = prepare(
-            shape, dtype=dtype, gpu=gpu, gate=gate, gathers=gathers, tile=tile, cache=cache
+    kinds = format, dtype, shape.experts, function_of(gate)
+    if isinstance(tile, CodedHopper):
+        signature, variant = (
+            GROUPED_CODED_HOPPER,
+            coded_hopper_variant(tile, *kinds, gathers=gathers),
         )
-        step = prepare_dequantize(
-            *(shape.experts * shape.outputs, shape.inner, format), dtype=dtype, gpu=gpu, cache=cache
-        )
-        return replace(numbers, numbers_bytes=numbers_bytes(shape), dequantize=step.call)
-    variant = coded_variant(tile, format, dtype, shape.experts, function_of(gate), gathers=gathers)
-    kernel = prepare_coded(shape, tile, format, variant, gpu, cache or user_cache())
-    return PreparedProduct(shape, tile, 0, kernel)
+        grid = launch_coded_hopper(shape, tile, format, gpu.sm_count)
+    else:
+        signature, variant = GROUPED_CODED, coded_variant(tile, *kinds, gathers=gathers)
+        grid = launch_coded(shape, tile, format, gpu.sm_count)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
+    sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)
+    call = Call(load(compiled, gpu, signature), grid, sizes) if grid else None
+    return PreparedProduct(shape, tile, 0, OnAnyCoded(call) if call else None)
 
 
 def prepare_layer(
@@ -245,39 +256,26 @@ def grouped_gemm(
     `ends`[E] and `order`[P] are int32; the module says what they mean. Without `out`, the result is
     a new array. Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    (x_at, spec), (weight_at, weight_spec) = inspect_array(x), inspect_array(weight)
-    (bias_at, bias_spec), (to, out_spec) = inspect_array(bias), inspect_array(out)
-    (order_at, order_spec), (ends_at, ends_spec) = inspect_array(order), inspect_array(ends)
-    step, allocate = _checked(
-        gate, chosen, spec, weight_spec, ends_spec, order_spec, bias_spec, out_spec
-    )
+    at, specs = inspect_arrays(out, weight, x, bias, order, ends)
+    to, *read = at
+    step, allocate = _checked(gate, chosen, specs)
     handle = stream_handle(stream, x)
     ticket, workspace, *new = allocate(handle)
     if out is None:
         (out,) = new
         to = pointer_of(out)
-    at = Addresses(
-        *(to, weight_at, x_at, bias_at, order_at, ends_at),
-        workspace=pointer_of(workspace),
-        ticket=pointer_of(ticket),
-    )
-    step.start_clear(handle, at.ticket)
-    step.start(handle, at)
+    found = Addresses._make((to, *read, pointer_of(workspace), pointer_of(ticket), 0))
+    step.start_clear(handle, found.ticket)
+    step.start(handle, found)
     return out
 
 
 @prepared_once(1024)
 def _checked(
-    gate: Gate | None,
-    chosen: int,
-    spec: ArraySpec,
-    weight: ArraySpec,
-    ends: ArraySpec,
-    order: ArraySpec,
-    bias: ArraySpec,
-    out: ArraySpec,
+    gate: Gate | None, chosen: int, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedProduct, Callable[[int], tuple[Any, ...]]]:
     """Return the product of arrays with these specs, and the allocator of its result."""
+    out, weight, spec, bias, order, ends = specs
     floats = {"x": view_at(spec), "weight": view_at(weight)}
     numbers = {"ends": view_at(ends)}
     sizes = match(

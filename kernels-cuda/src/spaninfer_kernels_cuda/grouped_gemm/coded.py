@@ -8,17 +8,12 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
-    Call,
-    FileCache,
-    Gpu,
     Source,
     Variant,
-    compile_variant,
-    load,
 )
 
-from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, choose_coded, launch_coded
-from spaninfer_kernels_cuda.grouped_gemm.kernels import GROUPED_CODED, OnAnyCoded, Sizes
+from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, choose_coded
+from spaninfer_kernels_cuda.grouped_gemm.kernels import GROUPED_CODED
 from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, padded_experts
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, code_macros
 
@@ -45,23 +40,6 @@ def coded_variant(
     return Variant.of("grouped_coded", SOURCE, macros, architectures)
 
 
-def prepare_coded(
-    shape: Shape,
-    tile: Coded,
-    format: QuantizedFormat,
-    variant: Variant,
-    gpu: Gpu,
-    cache: FileCache,
-) -> OnAnyCoded | None:
-    """Return the product of `shape` with codes, compiled or cached; None without rows."""
-    compiled = compile_variant(variant, gpu.arch, cache)
-    grid = launch_coded(shape, tile, format, gpu.sm_count)
-    if grid is None:
-        return None
-    sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)
-    return OnAnyCoded(Call(load(compiled, gpu, GROUPED_CODED), grid, sizes))
-
-
 def coded_variants() -> Iterator[Variant]:
     """Yield formats with tiles, element types and gates in turn."""
     cases = product(FORMATS, (2, 8, 20, 200))
@@ -78,4 +56,5 @@ FORMATS = (
     QuantizedFormat(8, None),
     QuantizedFormat(4, 32, "minimum"),
     QuantizedFormat(8, 128, values="e4m3"),
+    QuantizedFormat(4, 32, values="e2m1"),
 )

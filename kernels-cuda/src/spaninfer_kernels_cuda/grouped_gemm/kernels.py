@@ -100,8 +100,7 @@ class Addresses(NamedTuple):
     """Addresses of a product's arrays; 0 for those that there are not.
 
     prompt.cu alone has a `workspace`, for sorted rows, and a `ticket`, four bytes that are zero
-    before and after. Codes have `factors` of the weight's rows, and memory for the `numbers` that
-    they stand for where these are multiplied.
+    before and after. Codes have `factors` of the weight's rows.
     """
 
     out: int
@@ -113,13 +112,13 @@ class Addresses(NamedTuple):
     workspace: int = 0
     ticket: int = 0
     factors: int = 0
-    numbers: int = 0
 
 
 GROUPED_GENERAL: Final = Signature("grouped_general", GeneralArguments, Sizes)
 GROUPED_STREAM: Final = Signature("grouped_stream", StreamArguments, Sizes)
 GROUPED_PROMPT: Final = Signature("grouped_prompt", PromptArguments, PromptSizes)
 GROUPED_CODED: Final = Signature("grouped_coded", CodedArguments, Sizes)
+GROUPED_CODED_HOPPER: Final = Signature("grouped_coded_hopper", CodedArguments, Sizes)
 GROUPED_SORT: Final = Signature("grouped_sort", SortArguments, SortSizes)
 GROUPED_CLEAR: Final = Signature("grouped_clear", ClearArguments)
 
@@ -175,7 +174,7 @@ class OnHopperPrompt:
 
 @dataclass(frozen=True, slots=True)
 class OnAnyCoded:
-    """coded.cu, loaded."""
+    """coded.cu or coded_hopper.cu, loaded."""
 
     call: Call[CodedArguments]
 

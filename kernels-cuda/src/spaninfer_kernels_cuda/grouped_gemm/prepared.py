@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spaninfer_kernel_launch import Call, pointer_of, stream_handle
 
-from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded
+from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, CodedHopper
 from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     Addresses,
     ClearArguments,
@@ -16,7 +16,6 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     OnHopperStream,
 )
 from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, Tile
-from spaninfer_kernels_cuda.quantized_gemm.kernels import DequantizeArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +23,9 @@ class PreparedProduct:
     """A grouped GEMM of one shape."""
 
     shape: Shape
-    tile: Tile | Coded
+    tile: Tile | Coded | CodedHopper
     workspace_bytes: int
     kernel: OnAny | OnAnyCoded | OnHopperStream | OnHopperPrompt | None
-    numbers_bytes: int = 0
-    dequantize: Call[DequantizeArguments] | None = None
     ticket_clear: Call[ClearArguments] | None = None
 
     def launch(
@@ -43,7 +40,6 @@ class PreparedProduct:
         workspace: object = None,
         ticket: object = None,
         factors: object = None,
-        numbers: object = None,
         stream: object = None,
     ) -> None:
         """Write the products to `out`; `order` is given exactly where it was prepared for one.
@@ -55,8 +51,7 @@ class PreparedProduct:
         that are zero before and after (`clear`), blocks of prompts draw their tasks.
 
         Of codes, `weight` holds the records uint8 [E blocks chunks record_bytes] and `factors` the
-        float32 [E, 64 * blocks] of all experts (quantized_gemm.PackedWeight); `numbers` is memory
-        like a workspace, of `numbers_bytes`.
+        float32 [E, 64 * blocks] of all experts (quantized_gemm.PackedWeight).
         """
         at = Addresses(
             out=pointer_of(out),
@@ -68,7 +63,6 @@ class PreparedProduct:
             workspace=pointer_of(workspace),
             ticket=pointer_of(ticket),
             factors=pointer_of(factors),
-            numbers=pointer_of(numbers),
         )
         self.start(stream_handle(stream, x), at)
 
@@ -85,9 +79,6 @@ class PreparedProduct:
         """Launch on the stream with this handle, the default stream included."""
         if self.kernel is None:
             return
-        if self.dequantize is not None:
-            self.dequantize(handle, DequantizeArguments(at.numbers, at.weight, at.factors))
-            at = at._replace(weight=at.numbers)
         self.kernel.start(handle, at)
 
 
@@ -105,11 +96,6 @@ class GroupedGemm:
     def workspace_bytes(self) -> int:
         """Bytes of memory that either product needs, one after the other."""
         return max(self.first.workspace_bytes, self.second.workspace_bytes)
-
-    @property
-    def numbers_bytes(self) -> int:
-        """Bytes of memory for dequantised weights, of either product."""
-        return max(self.first.numbers_bytes, self.second.numbers_bytes)
 
     def up(
         self,

@@ -28,6 +28,10 @@ _GENERAL_STAGES = 4  # at most
 # 32 rows of each it reads weights as fast, and x less often.
 _STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
 _STREAM_BLOCKS = 2  # of an SM
+# Means at which many experts have more rows than 128, few more than 192: a tile of 256 has them at
+# once, and passes its weight once. Its blocks need tasks enough: narrower where they would not.
+_ONE_TILE_ROWS = (100, 160)
+_ENOUGH_TASKS = 512  # four for each SM
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
 _MOST_BYTES = 2**31 - 1
@@ -166,7 +170,22 @@ def choose(shape: Shape, arch: str, shared_bytes: int) -> Tile:
     for most, tokens, groups in _STREAMS:
         if mean <= most:
             return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
-    return fill_prompt(Prompt(1, 256, 0), shape.experts, shared_bytes)
+    return fill_prompt(_prompt(shape, mean), shape.experts, shared_bytes)
+
+
+def _prompt(shape: Shape, mean: float) -> Prompt:
+    """Return the tile of prompt.cu, its stages not counted yet.
+
+    µs of the products of 512 tokens of Mixtral, whose experts have 128 rows: 578 and 280 so, 590
+    and 459 in tiles of 128 by 256, 414 for the second in one of 256 by 192. Of 2048 tokens of
+    Qwen3: 291 and 144 so, 291 and 156 in tiles of 128 by 256 (H200, 2026-11-23).
+    """
+    least, most = _ONE_TILE_ROWS
+    if not least < mean <= most:
+        return Prompt(1, 256, 0)
+    wide, narrow = Prompt(2, 192, 0), Prompt(2, 128, 0)
+    tasks = shape.experts * -(-shape.outputs // wide.outputs)
+    return wide if tasks >= _ENOUGH_TASKS else narrow
 
 
 def fill_stream(tile: Stream, experts: int) -> Stream:

@@ -10,6 +10,7 @@ from spaninfer_kernel_launch import DTypeError, ShapeError, Source, Variant, ele
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.grouped_gemm.coded import coded_variants
+from spaninfer_kernels_cuda.grouped_gemm.coded_hopper import coded_hopper_variants
 from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     GROUPED_CLEAR,
     GROUPED_GENERAL,
@@ -103,7 +104,10 @@ TILES: tuple[Tile, ...] = (
         fill_stream(Stream(*sizes), _EXPERTS)
         for sizes in ((8, 1, 0, 2), (16, 2, 0, 2), (32, 2, 0, 2))
     ),
-    fill_prompt(Prompt(1, 256, 0), _EXPERTS, _SHARED_BYTES),
+    *(
+        fill_prompt(Prompt(*sizes), _EXPERTS, _SHARED_BYTES)
+        for sizes in ((2, 192, 0), (2, 128, 0), (1, 256, 0))
+    ),
 )
 """All tiles that `choose` may return."""
 
@@ -116,6 +120,7 @@ VARIANTS: tuple[Variant, ...] = (
         for gate in (None, GATES[0])
     ),
     *coded_variants(),
+    *coded_hopper_variants(),
     *(variant_for(TILES[2], np.float16, _EXPERTS, gate, gathers=True) for gate in GATES[1:]),
 )
 """Every tile with both element types, of sorted rows and of gathered ones; and every gate."""

@@ -24,7 +24,7 @@ from spaninfer_kernel_launch import (
     check_dense,
     check_results,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     match,
     pointer_of,
     prepared_once,
@@ -36,7 +36,7 @@ from spaninfer_kernels_cuda import grouped_gemm
 from spaninfer_kernels_cuda import norm as rms_norm
 from spaninfer_kernels_cuda.grouped_gemm import Gate, GroupedGemm, coded_tuning
 from spaninfer_kernels_cuda.grouped_gemm.kernels import Addresses as ProductAddresses
-from spaninfer_kernels_cuda.moe import combine, gemv, route
+from spaninfer_kernels_cuda.moe import coded_gemv, combine, gemv, route
 from spaninfer_kernels_cuda.moe.combine import Norm, SumArguments
 from spaninfer_kernels_cuda.moe.gemv import DownArguments, Experts, UpArguments
 from spaninfer_kernels_cuda.moe.route import RouteArguments, RouteOptions
@@ -52,13 +52,23 @@ _PART_BYTES = 256  # parts of a workspace begin at multiples
 class _Few:
     """GEMVs of few tokens, and the norm of their result."""
 
-    gemv: gemv.PreparedGemv
+    gemv: gemv.PreparedGemv | coded_gemv.PreparedCodedGemv
     norm: rms_norm.PreparedNorm | None
 
-    def start(self, handle: int, up: UpArguments, down: DownArguments, norm: Norm | None) -> None:
-        """Launch on the stream with this handle."""
+    def start(
+        self,
+        handle: int,
+        up: UpArguments,
+        down: DownArguments,
+        factors: tuple[int, int],
+        norm: Norm | None,
+    ) -> None:
+        """Launch on the stream with this handle; weights that are codes have factors."""
         assert (norm is not None) == (self.norm is not None), "a norm where one was prepared"
-        self.gemv.start(handle, up, down)
+        if isinstance(self.gemv, coded_gemv.PreparedCodedGemv):
+            self.gemv.start(handle, up, down, factors)
+        else:
+            self.gemv.start(handle, up, down)
         if norm is not None and self.norm is not None:
             self.norm.start(
                 handle,
@@ -179,7 +189,7 @@ class PreparedMoe:
 
     def start(self, handle: int, at: Addresses, norm: Norm | None = None) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        ids, shares, order, ends, place, counts, h, y, numbers = (
+        ids, shares, order, ends, place, counts, h, y = (
             at.workspace + part for part in self._parts
         )
         chosen = RouteArguments(
@@ -189,11 +199,11 @@ class PreparedMoe:
         if self._few is not None:
             to_h = UpArguments(h, at.x, ids, at.w13, at.b13)
             to_out = DownArguments(at.out, h, ids, shares, at.w2, at.b2, at.residual)
-            self._few.start(handle, to_h, to_out, norm)
+            self._few.start(handle, to_h, to_out, (at.f13, at.f2), norm)
         if self._many is not None:
             memory = y, at.ticket  # sorted tokens lie where the second product then writes
-            up = ProductAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13, numbers)
-            down = ProductAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2, numbers)
+            up = ProductAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13)
+            down = ProductAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2)
             added = SumArguments(at.out, y, ids, shares, place, at.residual)
             self._many.start(handle, up, down, added, norm)
 
@@ -231,14 +241,15 @@ def prepare(
     """
     if shape.top_k != options.top_k:
         raise ShapeError(f"the shape has {shape.top_k} choices, its rule has {options.top_k}")
-    is_few = takes_gemv(shape, experts) and not batch_invariant and formats is None
+    has_gemv = formats is None or None not in formats
+    is_few = takes_gemv(shape, experts) and not batch_invariant and has_gemv
     chosen = route.prepare(
         options, tokens=shape.tokens, experts=experts, gpu=gpu, dtype=logits_dtype,
         sorts=not is_few, cache=cache,
     )  # fmt: skip
     few, many = None, None
     if is_few:
-        products = gemv.prepare(shape, act=act, dtype=dtype, gpu=gpu, cache=cache)
+        products = _few_products(shape, formats, act=act, dtype=dtype, gpu=gpu, cache=cache)
         few = _Few(products, _norm(shape, dtype, gpu, cache) if with_norm else None)
     else:
         kind = _Kind(experts, act, dtype, batch_invariant, formats)
@@ -250,10 +261,20 @@ def prepare(
         *(4 * pairs, 4 * pairs, 4 * pairs, 4 * experts, 4 * pairs, chosen.workspace_bytes),
         2 * pairs * shape.inner,
         2 * pairs * shape.channels if many else 0,
-        many.products.numbers_bytes if many else 0,
     )
     *parts, end = _offsets(sizes)
     return PreparedMoe(shape, end, tuple(parts), chosen, few, many)
+
+
+def _few_products(
+    shape: MoeShape, formats: Formats | None, **common: Any
+) -> gemv.PreparedGemv | coded_gemv.PreparedCodedGemv:
+    if formats is None:
+        return gemv.prepare(shape, **common)
+    of_up, of_down = formats
+    assert of_up is not None, "both are codes"
+    assert of_down is not None, "both are codes"
+    return coded_gemv.prepare(shape, (of_up, of_down), **common)
 
 
 def _norm(
@@ -339,37 +360,31 @@ def moe(
     and b2[E C] are biases. Without `out`, the result is a new array. Raises ShapeError, DTypeError
     or DeviceError for arguments that do not fit.
     """
-    given = (x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
-    found = [inspect_array(each) for each in given]
-    step, allocate = _checked(options, act, *(spec for _, spec in found))
+    at, specs = inspect_arrays(x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
+    *layer, residual_at, correction_at, slots_at, to = at
+    step, allocate = _checked(options, act, specs)
     handle = stream_handle(stream, x)
     ticket, workspace, *new = allocate(handle)
     if out is None:
         (out,) = new
-    names = ("x", "logits", "w13", "w2", "b13", "b2", "residual", "correction", "slots")
-    at = dict(zip(names, (address for address, _ in found), strict=False))  # out may be new
-    memory = {"out": out, "workspace": workspace, "ticket": ticket}
-    step.start_clear(handle, pointer_of(ticket))
-    step.start(handle, Addresses(**at, **{name: pointer_of(each) for name, each in memory.items()}))
+        to = pointer_of(out)
+    ticket_at = pointer_of(ticket)
+    memory = to, pointer_of(workspace), ticket_at
+    no_factors = 0, 0
+    step.start_clear(handle, ticket_at)
+    step.start(
+        handle,
+        Addresses._make((*layer, *memory, residual_at, correction_at, slots_at, *no_factors)),
+    )
     return out
 
 
 @prepared_once(1024)
 def _checked(
-    options: RouteOptions,
-    act: Gate,
-    spec: ArraySpec,
-    logits: ArraySpec,
-    w13: ArraySpec,
-    w2: ArraySpec,
-    b13: ArraySpec,
-    b2: ArraySpec,
-    residual: ArraySpec,
-    correction: ArraySpec,
-    slots: ArraySpec,
-    out: ArraySpec,
+    options: RouteOptions, act: Gate, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedMoe, Callable[[int], tuple[Any, ...]]]:
     """Return the layer for arrays with these specs, and the allocator of memory and result."""
+    spec, logits, w13, w2, b13, b2, residual, correction, slots, out = specs
     floats = {"x": view_at(spec), "w13": view_at(w13), "w2": view_at(w2)}
     scores = view_at(logits)
     tokens, channels, experts, rows, inner = match(

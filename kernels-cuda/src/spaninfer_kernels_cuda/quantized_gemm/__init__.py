@@ -38,7 +38,7 @@ from spaninfer_kernel_launch import (
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
+    inspect_arrays,
     load,
     match,
     pointer_of,
@@ -74,13 +74,13 @@ from spaninfer_kernels_cuda.quantized_gemm.kernels import (
     PackArguments,
     PackSizes,
 )
+from spaninfer_kernels_cuda.quantized_gemm.tiles import Tile
 from spaninfer_kernels_cuda.quantized_gemm.tuning import (
-    TOKENS,
-    Tile,
     check,
     choose,
     is_faster,
     launch,
+    rows_of_tiles,
 )
 
 __all__ = [
@@ -90,7 +90,6 @@ __all__ = [
     "GENERAL",
     "HOPPER",
     "PACKING",
-    "TOKENS",
     "VARIANTS",
     "PackArguments",
     "PackedWeight",
@@ -109,6 +108,7 @@ __all__ = [
     "prepare_dequantize",
     "prepare_pack",
     "row_order",
+    "rows_of_tiles",
     "variant_for",
 ]
 
@@ -122,7 +122,7 @@ HOPPER = Source(
     "quantized_gemm/hopper.cu",
     (*_HEADERS, "cluster.cuh", "wgmma.cuh"),
     ("stream_k.cuh", "epilogue.cuh", "split_k.cuh", "ring.cuh"),
-    _MULTIPLY,
+    (*_MULTIPLY, "quantized_gemm/results.cuh", "quantized_gemm/pipeline.cuh"),
     kernels=(GEMM_HOPPER, GEMM_CLEAR),
 )
 GENERAL = Source(
@@ -186,6 +186,11 @@ class PreparedQuantizedGemm:
         if self._kernel is not None:
             self._kernel.start(handle, at)
 
+    @property
+    def uses_flags(self) -> bool:
+        """True if blocks exchange partial accumulators through the workspace."""
+        return self.tile.splits == 1
+
     def start_clear(self, handle: int, workspace: int) -> None:
         """Initialise a workspace on the stream with this handle, the default stream included."""
         self._clear(handle, ClearArguments(workspace))
@@ -199,6 +204,7 @@ def variant_for(
         raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
     macros, architectures = code_macros(format, dtype)
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups, "STAGES": tile.stages}
+    macros |= {"BLOCKS": tile.blocks, "BATCH": tile.batch}
     macros |= {"SPLITS": tile.splits, "FOLD": tile.fold}
     macros |= {"GATED": gate is not None, "ACT": gate or ""}
     if not tile.hopper:
@@ -220,6 +226,7 @@ def code_macros(
         "GROUP": format.group or 0,
         "SHIFT": format.shift_number,
         "E4M3": format.values == "e4m3",
+        "E2M1": format.values == "e2m1",
     }
     return macros, element.architectures
 
@@ -290,23 +297,20 @@ def multiply(
 
     Without `out`, the result is a new array.
     """
-    arrays = {"records": weight.records, "factors": weight.factors, "bias": bias}
-    arrays |= {"residual": residual, "out": out}
-    (x_at, spec), given = (
-        inspect_array(x),
-        {name: inspect_array(each) for name, each in arrays.items()},
-    )
+    at, specs = inspect_arrays(x, weight.records, weight.factors, bias, residual, out)
+    x_at, records_at, factors_at, bias_at, residual_at, to = at
     sizes = weight.outputs, weight.inner, weight.gated
-    specs = tuple(found for _, found in given.values())
-    step, allocate = _checked(gate, weight.format, sizes, spec, *specs)
+    step, allocate = _checked(gate, weight.format, sizes, *specs)
     handle = stream_handle(stream, x)
     memory, *new = allocate(handle)
-    result = out if out is not None else new[0]
-    at = {name: where for name, (where, _) in given.items()}
-    at |= {"out": pointer_of(result), "workspace": pointer_of(memory), "x": x_at}
-    step.start_clear(handle, at["workspace"])
-    step.start(handle, Addresses(**at))
-    return result
+    workspace = pointer_of(memory)
+    if out is None:
+        (out,) = new
+        to = pointer_of(out)
+    if step.uses_flags:
+        step.start_clear(handle, workspace)
+    step.start(handle, Addresses(to, x_at, records_at, factors_at, bias_at, residual_at, workspace))
+    return out
 
 
 @prepared_once(1024)
@@ -433,7 +437,11 @@ def prepare_dequantize(
 
 def _variants() -> Iterator[Variant]:
     """Yield every format with tiles, element types and gates in turn."""
-    shapes = [Shape(rows, outputs, 4096) for rows in TOKENS[:4] for outputs in (4096, 16384)]
+    shapes = [
+        Shape(rows, outputs, 4096)
+        for rows in (8, 16, 32, 64, 100, 128)
+        for outputs in (4096, 16384)
+    ]
     cases = product(("sm_90a", "sm_80"), enumerate(_FORMATS))
     for arch, (number, format) in cases:
         for step, dtype in enumerate((np.float16, ml_dtypes.bfloat16)):
@@ -453,6 +461,7 @@ _FORMATS = (
     QuantizedFormat(4, 128, "zero"),
     QuantizedFormat(8, None),
     QuantizedFormat(4, 32, "minimum"),
+    QuantizedFormat(4, 32, values="e2m1"),
 )
 VARIANTS: tuple[Variant, ...] = tuple(dict.fromkeys(_variants()))
 """A part of what may be launched, in which every macro has all its values."""

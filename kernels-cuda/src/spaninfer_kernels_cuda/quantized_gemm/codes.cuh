@@ -13,10 +13,11 @@
 //
 //   W[n k] = factor[n] * (scale * (code - zero))  or  factor[n] * (scale * code - minimum)
 //
-// Codes without zero points or minimums are centred on 2^(BITS-1), but for floats (E4M3).
+// Codes without zero points or minimums are centred on 2^(BITS-1), but for floats (E4M3, E2M1).
 //
 // Macros: T (half, bfloat16), BITS (4, 8), GROUP (16 to 128 columns that share a scale; 0: all),
-//         SHIFT (0 none, 1 zero points, 2 minimums), E4M3 (codes of 8 bits are floats, SHIFT is 0).
+//         SHIFT (0 none, 1 zero points, 2 minimums), E4M3 (codes of 8 bits are floats, SHIFT is 0),
+//         E2M1 (codes of 4 bits are).
 //
 // Needs types.cuh, mma.cuh.
 
@@ -119,6 +120,17 @@ __device__ __forceinline__ unsigned floats_of_codes(unsigned word, bool upper) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
+// Pair i of a step's e2m1 codes as a pair of T, exactly, in the same way.
+__device__ __forceinline__ unsigned floats_of_nibbles(unsigned word, int i) {
+  using Pair = PairOf<T>::Type;
+  const unsigned moved = word << (12 - 4 * i);
+  const unsigned bits = (moved & 0x80008000u) | (moved & 0x70007000u) >> (kIsHalf<T> ? 3 : 6);
+  constexpr unsigned kPower = kIsHalf<T> ? 0x74007400u : 0x7e807e80u;  // 2^14, 2^126
+  const Pair pair = __hmul2(*reinterpret_cast<const Pair*>(&bits),
+                            *reinterpret_cast<const Pair*>(&kPower));
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
 // A step's codes less their origins: exact.
 __device__ __forceinline__ void centre(unsigned (&a)[4], const unsigned* words,
                                        const GroupNumbers& numbers) {
@@ -127,6 +139,8 @@ __device__ __forceinline__ void centre(unsigned (&a)[4], const unsigned* words,
     const unsigned origin = numbers.origin[i % 2];
     if constexpr (E4M3) {
       a[i] = floats_of_codes(words[i / 2], i % 2);
+    } else if constexpr (E2M1) {
+      a[i] = floats_of_nibbles(words[0], i);
     } else if constexpr (BITS == 4) {
       a[i] = subtract(cut_out(words[0] >> 4 * i), origin);
     } else if constexpr (kThroughFloat) {

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from spaninfer_kernel_launch import ShapeError
 
 Shift: TypeAlias = Literal["none", "zero", "minimum"]
-Values: TypeAlias = Literal["integer", "e4m3"]
+Values: TypeAlias = Literal["integer", "e4m3", "e2m1"]
 
 BLOCK_ROWS: Final = 64  # of the weight, in a record
 CHUNK: Final = 128  # columns of a record
 GROUPS: Final = (16, 32, 64, 128, None)
 _PAIRED: Final = 8  # adjacent gate rows, followed by their up rows
 _SHIFTS: Final = ("none", "zero", "minimum")
+_FLOAT_BITS: Final = {"e4m3": 8, "e2m1": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class QuantizedFormat:
     group  columns that share a scale; None: all of a row, which then has its factor alone
     shift  "zero": whole zero points, within the codes; "minimum": what is subtracted after scaling;
            "none": codes are centred on 2^(bits-1)
-    values "e4m3": codes of 8 bits are floats and not centred
+    values "e4m3": codes of 8 bits are floats and not centred; "e2m1": codes of 4 bits are
     """
 
     bits: Literal[4, 8]
@@ -45,8 +46,10 @@ class QuantizedFormat:
             raise ShapeError(f"groups of {self.group} columns; allowed are {GROUPS}")
         if self.group is None and self.shift != "none":
             raise ShapeError(f"a whole row cannot share a {self.shift}; repeat it per 128 columns")
-        if self.values == "e4m3" and (self.bits != 8 or self.shift != "none"):
-            raise ShapeError(f"e4m3 of {self.bits} bits with shift {self.shift}; 8 and none only")
+        bits = _FLOAT_BITS.get(self.values, self.bits)
+        if self.bits != bits or (self.values in _FLOAT_BITS and self.shift != "none"):
+            wanted = f"{bits} and none only"
+            raise ShapeError(f"{self.values} of {self.bits} bits with shift {self.shift}; {wanted}")
 
     @property
     def code_bytes(self) -> int:

@@ -3,17 +3,18 @@
 // The weight's rows are operand A of the tensor cores, from registers: warps turn codes into
 // fragments (codes.cuh), and the M rows of x, padded to TOKENS, are operand B in shared memory. A
 // producer warp copies records of codes and chunks of x into a ring of STAGES buffers and runs
-// ahead across tile boundaries; GROUPS consumer warpgroups have 64 weight rows each. Blocks share
-// the work as stream_k.cuh says.
+// ahead across tile boundaries; consumer warpgroups have BLOCKS times 64 weight rows each. Blocks
+// share the work as stream_k.cuh says.
 //
 // Few tokens are multiplied by mma.sync, which a warp has at once; many by wgmma (WGMMA), which
-// runs while the next fragments are made. Scales go to the sums of a group of columns (FOLD), which
-// rounds nothing; where tokens are many, and sums with them, or where minimums are subtracted, they
-// go to the weights, which are rounded to T.
+// runs while the next fragments are made (pipeline.cuh). Scales go to the sums of a group of
+// columns (FOLD), which rounds nothing; where tokens are many, and sums with them, or where
+// minimums are subtracted, they go to the weights, which are rounded to T.
 //
 // As in gemm/hopper.cu the ring is filled with weights while the previous kernel runs.
 //
-// Macros: those of codes.cuh; TOKENS (a multiple of 8; WGMMA: a size of Wgmma), GROUPS, STAGES,
+// Macros: those of codes.cuh; TOKENS (a multiple of 8; WGMMA: a size of Wgmma), GROUPS (of 64 rows
+//         of the weight), BLOCKS (of them, that a warpgroup has), BATCH, STAGES,
 //         SPLITS (blocks of a cluster, each with a part of K of one tile; with 1 all blocks share
 //         all tiles), WGMMA, FOLD, GATED, ACT (a function of activate.cuh).
 // Demands: gridDim.y times TOKENS hold the M rows of x; a tile has at least SPLITS chunks; records
@@ -27,6 +28,9 @@ constexpr bool kInCluster = SPLITS > 1;
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
+#if WGMMA
+  Vectors vectors[Kernel::kWarps];
+#endif
   ClusterReduction<Kernel> reduction;
 };
 
@@ -69,129 +73,14 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const Records& recor
 #if !WGMMA
 // Accumulates `chunks` chunks.
 __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
-                                              int chunks, const Lane& own) {
+                                              int chunks, Lane own, const float2 (&factors)[1]) {
+  own.factor = factors[0];
   for (int n = 0; n < chunks; ++n, turn.next()) {
     wait(&shared.full[turn.stage], turn.parity);
     multiply_chunk(acc, shared.stages[turn.stage], own);
     __syncwarp();
     arrive_if(own.lane == 0, &shared.empty[turn.stage]);
   }
-}
-#else
-// Steps whose wgmmas are issued together, while fragments of the next are made.
-constexpr int kBatch = kSumSteps < 4 ? kSumSteps : 4;
-constexpr int kBatches = kSumSteps / kBatch;
-// Where sums of a group are folded, they have registers of their own; where there is room those of
-// two groups, and one is folded while the other is summed.
-constexpr bool kHasRoom = TOKENS <= 64 && (GROUPS < 3 || (GROUP == kChunk && SHIFT == 0));
-constexpr int kParts = kFolds && kHasRoom ? 2 : 1;
-
-// A warpgroup's registers, and what is under way in them.
-struct Pipeline {
-  unsigned fragments[2][kBatch][4];
-  Accumulators<Kernel> parts[kParts];
-  float2 scale;  // of the group before, which is not folded yet
-  int before;    // the stage of the chunk before, which may still be read
-};
-
-// acc += scale * part, by instructions that stay behind the wait for the part: a `pin` of it would
-// count as a change of registers while other wgmmas run, and ptxas would run one after the other.
-__device__ __forceinline__ void fold_part(Accumulators<Kernel>& acc,
-                                          const Accumulators<Kernel>& part, float2 scale) {
-#pragma unroll
-  for (int j = 0; j < Kernel::kColumns; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      asm volatile("fma.rn.f32 %0, %1, %2, %0;"
-                   : "+f"(acc[j][i])
-                   : "f"(i < 2 ? scale.x : scale.y), "f"(part[j][i]));
-    }
-  }
-}
-
-// Multiplies a chunk. kFirst: its first group's part; kIsFirst: no chunk is under way.
-template <int kFirst, bool kIsFirst>
-__device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, Pipeline& line,
-                                               Shared& shared, int stage, const Lane& own) {
-  const unsigned char* record = shared.stages[stage] + kXBytes + own.group * kRecordBytes;
-  const unsigned x = shared_address(shared.stages[stage]);
-  unsigned words[4];
-#pragma unroll
-  for (int group = 0; group < kSteps / kSumSteps; ++group) {
-    const int current = (kFirst + group) % kParts;
-    GroupNumbers numbers = GroupNumbers::of(record, group, own.row(), own.factor);
-#pragma unroll
-    for (int batch = 0; batch < kBatches; ++batch) {
-      unsigned (&a)[kBatch][4] = line.fragments[(group * kBatches + batch) % 2];
-#pragma unroll
-      for (int n = 0; n < kBatch; ++n) {
-        const int step = group * kSumSteps + batch * kBatch + n;
-        if (step % kLoadSteps == 0) load_words(words, record, own.warp, step / kLoadSteps);
-        if (!kFolds && GROUP && step > 0 && step % kGroupSteps == 0) {
-          numbers = GroupNumbers::of(record, step / kGroupSteps, own.row(), own.factor);
-        }
-        make_fragment(a[n], words + step % kLoadSteps * kStepWords, numbers);
-      }
-      wgmma_fence();
-#pragma unroll
-      for (int n = 0; n < kBatch; ++n) {
-        const int step = group * kSumSteps + batch * kBatch + n;
-        const unsigned columns = x + step / kLineSteps * kHalfBytes + step % kLineSteps * 32;
-        Wgmma<T, Kernel::kColumns>::of_rows(kFolds ? line.parts[current] : acc, a[n],
-                                            tile_at<kLineBytes>(columns, 0),
-                                            !kFolds || batch + n > 0);
-      }
-      wgmma_commit();
-      if (kFolds && kParts == 1 && batch + 1 == kBatches) {
-        wgmma_wait<0>();
-      } else {
-        wgmma_wait<1>();
-      }
-      const bool is_under_way = group > 0 || !kIsFirst;
-      if (kParts == 2 && batch == 0 && is_under_way) {
-        fold_part(acc, line.parts[1 - current], line.scale);
-      }
-      if (group == 0 && batch == 0 && !kIsFirst) {
-        arrive_if(own.lane == 0, &shared.empty[line.before]);
-      }
-    }
-    line.scale = make_float2(numbers.scale[0], numbers.scale[1]);
-    if (kFolds && kParts == 1) fold_part(acc, line.parts[0], line.scale);
-  }
-  line.before = stage;
-}
-
-// Accumulates `chunks` chunks, one after the other: the first stands alone, because sums are made
-// before it, and none while wgmmas are in flight; then two by two, so that parts alternate.
-__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
-                                              int chunks, const Lane& own) {
-  constexpr int kNext = kFolds ? kScaleGroups % kParts : 0;  // the part of the second chunk
-  Pipeline line;
-  wait(&shared.full[turn.stage], turn.parity);
-  multiply_chunk<0, true>(acc, line, shared, turn.stage, own);
-  turn.next();
-  int left = chunks - 1;
-  for (; left >= 2; left -= 2) {
-    wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk<kNext, false>(acc, line, shared, turn.stage, own);
-    turn.next();
-    wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk<0, false>(acc, line, shared, turn.stage, own);
-    turn.next();
-  }
-  constexpr int kLast = (kScaleGroups + 1) % 2;  // the part of an odd chunk's last group
-  if (left > 0) {
-    wait(&shared.full[turn.stage], turn.parity);
-    multiply_chunk<kNext, false>(acc, line, shared, turn.stage, own);
-    turn.next();
-    wgmma_wait<0>();
-    if (kParts == 2) fold_part(acc, line.parts[(kNext + kLast) % kParts], line.scale);
-  } else {
-    wgmma_wait<0>();
-    if (kParts == 2) fold_part(acc, line.parts[kLast % kParts], line.scale);
-  }
-  arrive_if(own.lane == 0, &shared.empty[line.before]);
-  if (!kFolds) pin(acc);
 }
 #endif
 
@@ -200,8 +89,10 @@ __device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared&
 constexpr int kProducers = (WGMMA ? 4 : 1) * kWarp;
 constexpr bool kFitsTwice = !WGMMA && STAGES * kStageBytes <= 113 * 1024;
 constexpr int kBlocksOfSm = kFitsTwice && TOKENS <= (GROUPS <= 2 ? 32 : 8) ? 2 : 1;
-constexpr int kKept = GROUPS == 3 ? 160 : GROUPS == 2 ? 232 : 240, kLeft = GROUPS == 2 ? 40 : 24;
-static_assert(!WGMMA || (GROUPS * kKept + kLeft) * 4 * kWarp <= 65536, "registers of an SM");
+constexpr int kWarpgroups = GROUPS / BLOCKS;
+constexpr int kKept = kWarpgroups == 3 ? 160 : kWarpgroups == 2 ? 232 : 240;
+constexpr int kLeft = kWarpgroups == 2 ? 40 : 24;
+static_assert(!WGMMA || (kWarpgroups * kKept + kLeft) * 4 * kWarp <= 65536, "registers of an SM");
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlocksOfSm)
     quantized_gemm(T* out, const unsigned char* weight, const float* factors,
@@ -212,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
   if (threadIdx.x == Kernel::kThreads) {
     for (int i = 0; i < STAGES; ++i) {
       init_barrier(&shared.full[i], 1);
-      init_barrier(&shared.empty[i], GROUPS * 4);  // a lane of each warp
+      init_barrier(&shared.empty[i], Kernel::kWarps);  // a lane of each
     }
     if constexpr (kInCluster) shared.reduction.open();
     publish_barriers();
@@ -239,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
 #endif
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0), lane = threadIdx.x % kWarp;
-  Lane own{warp / 4, warp % 4, lane, {}};
+  const Lane own{warp / 4, warp % 4, lane, {}};
   wait_for_kernel_before();
   const Target<Kernel> target =
       Target<Kernel>{out, bias, residual, partial, flags, tokens, rows}.from_token(blockIdx.y *
@@ -250,21 +141,33 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
   ChunkCursor place = range.start();
   for (int left = range.count(); left > 0;) {
     const int here = place.stop - place.chunk;  // chunks of this tile
-    own.factor = records.factors_of(place, own);
+    float2 factors[BLOCKS];
+    Lane anew = own;  // whose row is computed here, and takes no register meanwhile
+    asm volatile("" : "+r"(anew.lane));
+#pragma unroll
+    for (int n = 0; n < BLOCKS; ++n) factors[n] = records.factors_of(place, anew, n);
     bool has_all = false;
     if constexpr (GROUP == 0) {
-      clear(acc);
+#pragma unroll
+      for (int n = 0; n < BLOCKS; ++n) clear(sums_of(acc, n));
     } else {
       has_all = begin_tile<Kernel>(acc, place, range, target);
     }
-    multiply_tile(acc, shared, turn, here, own);
-    if constexpr (GROUP == 0) scale(acc, own.factor);
+    multiply_tile(acc, shared, turn, here, own, factors);
+    if constexpr (GROUP == 0) {
+#pragma unroll
+      for (int n = 0; n < BLOCKS; ++n) scale(sums_of(acc, n), factors[n]);
+    }
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {
       wait_for_cluster();
       finish_with_cluster<Kernel>(acc, shared.reduction, target, added);
     } else {
+#if WGMMA
+      finish_blocks(acc, place, range, target, has_all, own, shared.vectors[threadIdx.x / kWarp]);
+#else
       finish_tile<Kernel>(acc, place, range, target, has_all);
+#endif
     }
     range.advance(place);
     left -= here;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
@@ -112,9 +113,12 @@ class General:
         self.call(handle, arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OnHopper:
-    """quantized_gemm of hopper.cu, loaded; and the parameters of x's tensor map."""
+    """quantized_gemm of hopper.cu, loaded; and the parameters of x's tensor map.
+
+    Compared by identity, as the key of these maps.
+    """
 
     shape: Shape
     dtype: str
@@ -128,10 +132,16 @@ class OnHopper:
             out=at.out,
             weight=at.records,
             factors=at.factors,
-            x=map_x(at.x, self.dtype, self.shape, self.row_stride, self.tokens),
+            x=_map_x(self, at.x),
             bias=at.bias,
             residual=at.residual,
             partial=at.workspace + FLAG_BYTES,
             flags=at.workspace,
         )
         self.call(handle, arguments)
+
+
+@lru_cache(maxsize=4096)
+def _map_x(kernel: OnHopper, x: int) -> bytes:
+    """Return the tensor map of x at this address."""
+    return map_x(x, kernel.dtype, kernel.shape, kernel.row_stride, kernel.tokens)

@@ -1,16 +1,17 @@
 // What hopper.cu and general.cu share.
 //
-// Macros: those of chunk.cuh; SPLITS, GATED, ACT.
+// Macros: those of chunk.cuh; BLOCKS (of 64 weight rows that a warpgroup has, of GROUPS in all),
+//         SPLITS, GATED, ACT.
 //
 // Needs chunk.cuh, epilogue.cuh, stream_k.cuh.
 
 struct Kernel {
   using Element = T;
   static constexpr bool kGated = GATED;
-  static constexpr int kThreads = GROUPS * 4 * kWarp;  // consumers
+  static constexpr int kThreads = GROUPS / BLOCKS * 4 * kWarp;  // consumers
   static constexpr int kRows = GROUPS * kBlockRows;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kColumns = ::kColumns;
+  static constexpr int kColumns = BLOCKS * ::kColumns;  // of the first block, then of the second
   static constexpr int kBlocks = SPLITS;  // of a cluster
 
   static __device__ __forceinline__ float activated(float x) { return ACT(x); }
@@ -31,9 +32,10 @@ struct Records {
     return at + (static_cast<size_t>(block) * chunks + place.chunk) * kRecordBytes;
   }
 
-  // The factors of a lane's rows of a tile.
-  __device__ __forceinline__ float2 factors_of(const ChunkCursor& place, const Lane& own) const {
-    const int block = min(place.tile * GROUPS + own.group, blocks - 1);
+  // The factors of a lane's rows of a tile, in block `number` of its warpgroup.
+  __device__ __forceinline__ float2 factors_of(const ChunkCursor& place, const Lane& own,
+                                               int number = 0) const {
+    const int block = min(place.tile * GROUPS + own.group * BLOCKS + number, blocks - 1);
     const float* factor = factors + block * kBlockRows + own.row();
     return make_float2(factor[0], factor[8]);
   }

@@ -2,87 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 
+import ml_dtypes
+import numpy as np
 from spaninfer_kernel_launch import Launch, ShapeError
 
-from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, split_k_bytes
+from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape
 from spaninfer_kernels_cuda.quantized_gemm.format import BLOCK_ROWS, CHUNK, QuantizedFormat
+from spaninfer_kernels_cuda.quantized_gemm.tiles import Tile, fill
 
 MOST_ROWS = 1 << 16
 MOST_RESULTS = 1 << 31
 
-_GROUP_THREADS = 128
-_PRODUCER_THREADS = 32
-_BARRIER_BYTES = 16  # of a stage
 _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's
 _MOST_SPLITS = 8  # blocks of a cluster on any GPU
 _SMS, _NEARLY_ALL_SMS = 132, 120  # of an H200
 # Blocks that clusters are made of at most, by `wgmma`: two of mma.sync have room on an SM.
-_BLOCKS_IN_CLUSTERS = {False: 264, True: 132}
+_BLOCKS_IN_CLUSTERS = {False: 264, True: _SMS}
 _LONG = 4  # K, in outputs: down projections
-_MANY_OUTPUTS = 16_384
-_TOKENS = (8, 16, 32, 64, 96, 128)
-# Beyond, tiles of these. Rows beyond the last cost more than others: 384 in tiles of 256 take 1.85
-# times as long as in tiles of 192 (H200).
-_MANY_TOKENS = (256, 192, 160)
-_COST_OF_ROW = {256: 1.0, 192: 1.05, 160: 1.15}
-_COST_OF_EMPTY_ROW = 2.7
+_FEW_TOKENS = (8, 16, 32, 64)
 _GENERAL_TOKENS = (8, 16, 32, 64)
 _FEW = 16  # tokens that mma.sync multiplies
-_MOST_FOLDED = 128  # tokens whose sums have room beside those of a group, and in clusters
 _LEAST_GROUP = 16  # columns: with one wgmma each, their numbers would not fit into registers
-_MOST_MULTIPLIED = 1024  # tokens
 _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 
-TOKENS = (*_TOKENS, 160, 192, 256, 320, 384, 512, 1024)
-"""Numbers of tokens that have all kernels of a weight between them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile of hopper.cu or general.cu: their macros.
-
-    `tokens` rows of x by 64 rows of the weight for each of `groups`; `stages` chunks are in flight
-    or being multiplied. With `splits` > 1 a cluster of as many blocks works on a tile, each on its
-    part of K; else all blocks share all tiles. `wgmma` selects wgmma instead of mma.sync, `fold`
-    scales on sums instead of weights. `hopper` selects hopper.cu instead of general.cu. Of tiles
-    that all blocks share, `per_sm` blocks run on an SM; None: every block has a tile of its own.
-    """
-
-    tokens: int
-    groups: int
-    stages: int
-    splits: int = 1
-    wgmma: bool = False
-    fold: bool = True
-    hopper: bool = True
-    per_sm: int | None = 1
-
-    @property
-    def rows(self) -> int:
-        """Rows of the weight."""
-        return self.groups * BLOCK_ROWS
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        producers = _GROUP_THREADS if self.wgmma else _PRODUCER_THREADS * self.hopper
-        return self.groups * _GROUP_THREADS + producers
-
-    def shared_bytes(self, format: QuantizedFormat) -> int:
-        """Shared memory of a block."""
-        return self.stages * self.stage_bytes(format) + self.split_k_bytes
-
-    def stage_bytes(self, format: QuantizedFormat) -> int:
-        """Shared memory of a stage."""
-        used = self.tokens * CHUNK * 2 + self.groups * format.record_bytes
-        return -(-used // 1024) * 1024 + _BARRIER_BYTES
-
-    @property
-    def split_k_bytes(self) -> int:
-        """Shared memory for partials from the blocks of a cluster (split_k.cuh)."""
-        return split_k_bytes(self.tokens, self.groups, self.splits)
+# Tiles of many tokens: tokens, groups, blocks of a warpgroup, steps in flight; and what a chunk of
+# one takes on an H200, in nanoseconds (2026-11-23).
+_MANY = (
+    (96, 4, 2, 8, 1100),
+    (128, 2, 1, 4, 775),
+    (128, 4, 2, 8, 1440),
+    (160, 2, 1, 4, 900),
+    (192, 2, 1, 4, 1070),
+    (256, 2, 1, 4, 1400),
+)
+# What is added to that, in nanoseconds, for a tile of _RESULTS: where each block has its own, or
+# each cluster; for each block that it is added up from, where all blocks share all tiles. There
+# once: _SHARED_NS.
+_RESULTS = 128 * 128
+_FEWEST_STEPS = 4  # together, whose fragments leave room for numbers of codes of 8 bits
+_OWN_NS, _CLUSTER_NS, _PART_NS, _SHARED_NS = 2000, 4900, 1200, 5500
+_EXACT_ROWS = 512  # beyond, rows are rounded up to multiples of 256 before a tile is chosen
+_MOST_MULTIPLIED, _MOST_MULTIPLIED_SLOWLY = 8192, 1024
+_EVERY_ROWS = (
+    *_FEW_TOKENS,
+    *range(96, _EXACT_ROWS + 1, 32),
+    *range(768, _MOST_MULTIPLIED + 1, 256),
+)
 
 
 def check(shape: Shape, *, gated: bool) -> None:
@@ -105,41 +74,70 @@ def choose(
 ) -> Tile:
     """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`.
 
-    On Hopper few tiles go to clusters. That was the fastest, or within 6 % of it, of 7 to 20 tried
-    for each of 5 weights and 9 numbers of tokens (H200, 2026-11-23).
+    Up to 64 tokens, few tiles go to clusters on Hopper: the fastest, or within 6 % of it, of 7 to
+    20 tried for each of 5 weights. Beyond, the tile with the least estimate: the fastest, or within
+    7 % of it, of 5 to 10 tried for each of 4 weights and 10 numbers of tokens (H200, 2026-11-23).
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return _choose_general(shape, format, shared_bytes)
-    tokens = _tokens_for(shape.rows, _TOKENS)
-    if shape.rows > _MOST_FOLDED:
-        tokens = min(_MANY_TOKENS, key=lambda tokens: _rows_paid_for(shape.rows, tokens))
-    if tokens == _MANY_TOKENS[0] >= shape.rows and shape.outputs < _MANY_OUTPUTS:
-        tokens = _MOST_FOLDED  # twice as many tiles, for all SMs
+    if shape.rows > _FEW_TOKENS[-1]:
+        rounded = replace(shape, rows=bucket_of(shape.rows))
+        return _choose_many(rounded, format, shared_bytes)
+    tokens = _tokens_for(shape.rows, _FEW_TOKENS)
     wgmma = tokens > _FEW
-    folds = format.shift != "minimum" and tokens <= _MOST_FOLDED
-    folds = folds and not (wgmma and format.group == _LEAST_GROUP)
+    folds = format.shift != "minimum" and not (wgmma and format.group == _LEAST_GROUP)
     room = shared_bytes if wgmma else min(shared_bytes, _HALF_SM_BYTES)
-    if shape.rows <= tokens <= _MOST_FOLDED:
-        groups = 2 if wgmma or shape.inner >= _LONG * shape.outputs else 1
-        tiles, chunks = -(-shape.outputs // (groups * BLOCK_ROWS)), -(-shape.inner // CHUNK)
-        splits = min(_BLOCKS_IN_CLUSTERS[wgmma] // tiles, chunks, _MOST_SPLITS)
-        if splits > 1:
-            return fill(Tile(tokens, groups, 0, splits, wgmma, folds), format, room)
-    tile = Tile(tokens, 3 if tokens <= 64 else 2, 0, 1, wgmma, folds)
-    tiles = -(-shape.outputs // tile.rows) * -(-shape.rows // tokens)
-    if wgmma and _NEARLY_ALL_SMS <= tiles <= _SMS:
+    groups = 2 if wgmma or shape.inner >= _LONG * shape.outputs else 1
+    tiles, chunks = -(-shape.outputs // (groups * BLOCK_ROWS)), -(-shape.inner // CHUNK)
+    splits = min(_BLOCKS_IN_CLUSTERS[wgmma] // tiles, chunks, _MOST_SPLITS)
+    if splits > 1:
+        return fill(Tile(tokens, groups, 0, splits, wgmma, folds), format, room)
+    tile = Tile(tokens, 3, 0, 1, wgmma, folds)
+    if wgmma and (format.group not in (CHUNK, None) or format.shift != "none"):
+        tile = replace(tile, groups=4, blocks=2)  # their numbers would not fit beside three's sums
+    if wgmma and _NEARLY_ALL_SMS <= -(-shape.outputs // tile.rows) <= _SMS:
         tile = replace(tile, per_sm=None)
     return fill(tile, format, room)
 
 
-def _rows_paid_for(rows: int, tokens: int) -> float:
-    """Return how many rows of tiles of 256 cost as much as tiles of so many tokens."""
-    empty = -rows % tokens
-    return _COST_OF_ROW[tokens] * (rows + _COST_OF_EMPTY_ROW * empty)
+def bucket_of(rows: int) -> int:
+    """Return the number of rows that a tile is chosen for."""
+    step = 32 if rows <= _EXACT_ROWS else 256
+    return -(-rows // step) * step
+
+
+@lru_cache(maxsize=4096)
+def _choose_many(shape: Shape, format: QuantizedFormat, shared_bytes: int) -> Tile:
+    return min(_many_tiles(shape, format, shared_bytes), key=lambda each: each[0])[1]
+
+
+def _many_tiles(
+    shape: Shape, format: QuantizedFormat, shared_bytes: int
+) -> Iterator[tuple[float, Tile]]:
+    """Yield the tiles for many tokens, and estimates of their nanoseconds."""
+    chunks = -(-shape.inner // CHUNK)
+    for tokens, groups, blocks, batch, chunk_ns in _MANY:
+        together = batch if format.bits == 4 else _FEWEST_STEPS
+        tile = Tile(tokens, groups, 0, 1, True, False, blocks=blocks, batch=together)
+        tiles = -(-shape.outputs // tile.rows) * -(-shape.rows // tokens)
+        whole_ns = chunks * chunk_ns
+        size = tokens * tile.rows / _RESULTS
+        if tiles <= _SMS:
+            alone = replace(tile, per_sm=None)
+            yield whole_ns + size * _OWN_NS, fill(alone, format, shared_bytes)
+        share = tiles / _SMS  # of a tile that a block has
+        added_ns = _SHARED_NS + size * _PART_NS / min(share, 1.0)
+        yield share * whole_ns + added_ns, fill(tile, format, shared_bytes)
+        for splits in range(2, min(_SMS // tiles, _MOST_SPLITS, chunks) + 1):
+            split = fill(replace(tile, splits=splits), format, shared_bytes)
+            if split.stages >= _FEWEST_STAGES:
+                yield -(-chunks // splits) * chunk_ns + size * _CLUSTER_NS, split
 
 
 def _choose_general(shape: Shape, format: QuantizedFormat, shared_bytes: int) -> Tile:
-    tokens = _tokens_for(shape.rows, _GENERAL_TOKENS)
+    # Of FP4, more than 32 tokens spill on sm_75.
+    sizes = _GENERAL_TOKENS[: -1 if format.values == "e2m1" else None]
+    tokens = _tokens_for(shape.rows, sizes)
     tile = Tile(tokens, 2, 0, fold=format.shift != "minimum", hopper=False)
     room = min(shared_bytes, _HALF_SM_BYTES)
     if room // tile.stage_bytes(format) < _FEWEST_STAGES:
@@ -153,17 +151,34 @@ def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:
     return next((size for size in sizes if size >= rows), sizes[-1])
 
 
-def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
-    """Return True if codes are multiplied sooner than a weight is dequantised for cuBLAS."""
+def is_faster(
+    shape: Shape, format: QuantizedFormat, dtype: object, arch: str, *, gated: bool
+) -> bool:
+    """Return True if codes are multiplied sooner than a weight is dequantised for cuBLAS.
+
+    Where numbers are made from codes in few instructions, that is so for all rows (4096 of them
+    times gate and up of a 7B: 1502 us, for 86 + 1417).
+    """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return shape.rows <= _GENERAL_TOKENS[-1]
-    return shape.rows <= _MOST_MULTIPLIED
+    if shape.rows * shape.outputs >= MOST_RESULTS:
+        return False
+    is_short = format.bits == 4 or format.values == "e4m3"
+    scales_pairs = format.group is None or np.dtype(dtype) == ml_dtypes.bfloat16  # type: ignore[call-overload]
+    is_quick = is_short and scales_pairs and format.shift != "minimum"
+    return shape.rows <= (_MOST_MULTIPLIED if is_quick else _MOST_MULTIPLIED_SLOWLY)
 
 
-def fill(tile: Tile, format: QuantizedFormat, shared_bytes: int) -> Tile:
-    """Return the tile with as many stages as fit."""
-    room = shared_bytes - tile.split_k_bytes
-    return replace(tile, stages=max(room // tile.stage_bytes(format), 2))
+def rows_of_tiles(
+    outputs: int, inner: int, format: QuantizedFormat, arch: str, shared_bytes: int, *, gated: bool
+) -> tuple[int, ...]:
+    """Return numbers of rows that have every kernel between them, of 1 to 8192 rows."""
+    found: dict[Tile, int] = {}
+    for rows in _EVERY_ROWS:
+        shape = Shape(rows, outputs, inner)
+        tile = choose(shape, format, arch, shared_bytes, gated=gated)
+        found.setdefault(replace(tile, per_sm=1), rows)  # one kernel, whatever the grid
+    return tuple(found.values())
 
 
 def launch(shape: Shape, tile: Tile, format: QuantizedFormat, sm_count: int) -> Launch | None:

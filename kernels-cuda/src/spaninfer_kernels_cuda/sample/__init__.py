@@ -16,7 +16,7 @@ A row without a token to sample gets token 0 and a `Status`; other rows are unaf
 
 from __future__ import annotations
 
-from spaninfer_kernels_cuda.sample.arguments import Logprobs, SampleBatch, Status, TokenLists
+from spaninfer_kernels_cuda.sample.arguments import Busy, Logprobs, SampleBatch, Status, TokenLists
 from spaninfer_kernels_cuda.sample.call import sample, sample_from_logits
 from spaninfer_kernels_cuda.sample.parameters import PARAMETERS, defaults
 from spaninfer_kernels_cuda.sample.prepared import PreparedSample, prepare
@@ -25,6 +25,7 @@ from spaninfer_kernels_cuda.sample.variant import VARIANTS, variant_for
 __all__ = [
     "PARAMETERS",
     "VARIANTS",
+    "Busy",
     "Logprobs",
     "PreparedSample",
     "SampleBatch",

@@ -50,6 +50,13 @@ class TokenLists:
     end_ids: object = None  # int32
 
 
+class Busy(NamedTuple):
+    """The rows of a launch that ask for what only some do: more blocks share each where few do."""
+
+    typical: int
+    logprobs: int
+
+
 @dataclass(frozen=True, slots=True)
 class Logprobs:
     """Log-probabilities of rows whose record requests them: device arrays, or their addresses.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from spaninfer_kernel_launch import (
     BEFORE_HOPPER,
@@ -22,7 +22,7 @@ from spaninfer_kernel_launch import (
     user_cache,
 )
 
-from spaninfer_kernels_cuda.sample.arguments import Logprobs, SampleBatch, TokenLists
+from spaninfer_kernels_cuda.sample.arguments import Busy, Logprobs, SampleBatch, TokenLists
 from spaninfer_kernels_cuda.sample.kernels import (
     SAMPLE_LOGPROBS,
     SAMPLE_PENALTIES,
@@ -44,6 +44,30 @@ from spaninfer_kernels_cuda.sample.tuning import (
 )
 from spaninfer_kernels_cuda.sample.variant import variant_for
 
+ArgumentsT = TypeVar("ArgumentsT", bound=tuple[Any, ...])
+
+
+class _Shared(Generic[ArgumentsT]):
+    """A kernel in which a cluster of blocks shares each row: the fewer rows have work, the more.
+
+    Blocks of a row without work end at once. Where 6 of 64 rows want log-probabilities, 8 blocks
+    for each row take less time than the 2 that all 64 leave.
+    """
+
+    def __init__(self, kernel: Kernel[ArgumentsT], rows: int, *constants: tuple[Any, ...]) -> None:
+        self._kernel, self._rows, self._constants = kernel, rows, constants
+        self._calls: dict[int, Call[ArgumentsT]] = {}  # by blocks of a row
+
+    def __call__(self, stream: int, arguments: ArgumentsT, busy: int | None = None) -> None:
+        """Launch it for all rows, of which `busy` have work; all unless given."""
+        working = self._rows if busy is None else max(min(busy, self._rows), 1)
+        blocks = blocks_of_row(working, _at_once(self._kernel))
+        call = self._calls.get(blocks)
+        if call is None:
+            launch = _launch(self._rows, blocks, self._kernel.gpu)
+            call = self._calls[blocks] = Call(self._kernel, launch, *self._constants)
+        call(stream, arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedSample:
@@ -57,9 +81,9 @@ class PreparedSample:
     top: int
     workspace_bytes: int
     _penalize: Call[PenaltyArguments] | None
-    _keep_typical: Call[TypicalArguments] | None
+    _keep_typical: _Shared[TypicalArguments] | None
     _sample: Call[TokenArguments] | None
-    _logprobs: Call[LogprobArguments] | None
+    _logprobs: _Shared[LogprobArguments] | None
     row_stride: int
 
     @property
@@ -75,6 +99,7 @@ class PreparedSample:
         tokens: object = None,
         lists: TokenLists | None = None,
         logprobs: Logprobs | None = None,
+        busy: Busy | None = None,
         stream: object = None,
     ) -> None:
         """Sample a token per row into out[0][R] int32, and its `Status` into out[1][R] int32.
@@ -82,7 +107,8 @@ class PreparedSample:
         `tokens` int32[N token_stride] is the token buffer: a sampled token is also written to
         tokens[slot, position], and with a workspace, penalties and bad words read its row up to
         there. Without a workspace, records must request neither them nor bias, without `kept` no
-        typical_p. With `logprobs`, log-probabilities follow.
+        typical_p. With `logprobs`, log-probabilities follow. `busy` says how many rows ask for
+        what, where not all do.
         """
         if self._penalize is None or self._keep_typical is None:
             return
@@ -91,7 +117,7 @@ class PreparedSample:
         if rows.changed:
             self._penalize(handle, _penalties(rows, known, lists or TokenLists()))
         if rows.kept:
-            self._keep_typical(handle, _typical(rows))
+            self._keep_typical(handle, _typical(rows), busy and busy.typical)
         arguments = TokenArguments(
             out=pointer_of(out[0]),
             status=pointer_of(out[1]),
@@ -107,7 +133,8 @@ class PreparedSample:
         )
         self.start(handle, arguments)
         if logprobs is not None:
-            self.compute_logprobs(batch, logprobs, sampled=out, stream=stream)
+            asked = busy and busy.logprobs
+            self.compute_logprobs(batch, logprobs, sampled=out, busy=asked, stream=stream)
 
     def compute_logprobs(
         self,
@@ -115,12 +142,14 @@ class PreparedSample:
         logprobs: Logprobs,
         *,
         sampled: tuple[object, object],
+        busy: int | None = None,
         stream: object = None,
     ) -> None:
         """Write log-probabilities of the tokens that the last launch sampled.
 
         Batch and `sampled` (that launch's `out`) are as for it; the workspace, as the launch has
-        left it, is needed where a record requests processed logits.
+        left it, is needed where a record requests processed logits. Of the rows, `busy` have a
+        record that requests any; all unless given.
         """
         if self._logprobs is None:
             return
@@ -143,7 +172,7 @@ class PreparedSample:
             length=self.length,
             stride=self.row_stride,
         )
-        self._logprobs(stream_handle(stream, batch.logits), arguments)
+        self._logprobs(stream_handle(stream, batch.logits), arguments, busy)
 
     def start(self, handle: int, arguments: TokenArguments) -> None:
         """Launch sample_tokens alone on the stream with this handle, the default one included."""
@@ -230,9 +259,9 @@ def prepare(
         alone = Launch((1, rows, 1), (SHAPES[gpu.arch].threads, 1, 1), overlaps=True)
         together = _launch(rows, blocks_of_row(rows, _at_once(sampler)), gpu)
         penalize = Call(load(compiled, gpu, SAMPLE_PENALTIES), alone, sizes)
-        keep_typical = Call(load(compiled, gpu, SAMPLE_TYPICAL), together, sizes)
+        keep_typical = _Shared(load(compiled, gpu, SAMPLE_TYPICAL), rows, sizes)
         sample = Call(sampler, together, sizes)
-        logprobs = Call(load(compiled, gpu, SAMPLE_LOGPROBS), together)
+        logprobs = _Shared(load(compiled, gpu, SAMPLE_LOGPROBS), rows)
     return PreparedSample(
         rows,
         length,

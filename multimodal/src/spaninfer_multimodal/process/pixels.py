@@ -30,16 +30,20 @@ class Normalisation:
     scale: float = 1 / 255
 
     def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return pixels[... height width 3] normalised as [... 3 height width].
+        """Return pixels[... height width 3] normalised as [... 3 height width]."""
+        return self.apply_to_planes(np.moveaxis(pixels, -1, -3))
+
+    def apply_to_planes(self, planes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return planes[... 3 height width] normalised.
 
         There are 256 values per channel, so they are looked up; the table is rounded as the
         processors round, after scaling in float64.
         """
         scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
-        out = np.empty((*pixels.shape[:-3], 3, *pixels.shape[-3:-1]), np.float32)
+        out = np.empty(planes.shape, np.float32)
         for channel in range(3):
             mean, std = np.float32(self.mean[channel]), np.float32(self.std[channel])
-            out[..., channel, :, :] = ((scaled - mean) / std)[pixels[..., channel]]
+            out[..., channel, :, :] = ((scaled - mean) / std)[planes[..., channel, :, :]]
         return out
 
 

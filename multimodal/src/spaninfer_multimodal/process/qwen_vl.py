@@ -63,7 +63,7 @@ class QwenVLProcessor:
         """Return the patches of an image; raises TooLarge for sides of more than 200 to 1."""
         settings = self.images
         size = smart_resize((image.height, image.width), settings)
-        pixels = settings.normalisation.apply(resize(image.pixels, size, settings.resample))
+        pixels = resize(image.pixels, size, settings.resample)
         rows, grid = patchify(pixels[None], settings)
         digest = digest_with(settings, image.digest)
         return Patches(rows, grid, _num_tokens(grid, settings), digest)
@@ -74,7 +74,7 @@ class QwenVLProcessor:
         num_frames = len(video.frames)
         size = smart_resize((video.height, video.width), settings, num_frames)
         frames = np.stack([resize(frame, size, settings.resample) for frame in video.frames])
-        rows, grid = patchify(settings.normalisation.apply(frames), settings)
+        rows, grid = patchify(frames, settings)
         sampled_fps = num_frames / video.num_source_frames * video.fps
         return Patches(
             rows,
@@ -123,27 +123,32 @@ def _rounded(number: int, multiple: int) -> int:
 
 
 def patchify(
-    pixels: NDArray[np.float32], settings: PatchSettings
+    pixels: NDArray[np.uint8], settings: PatchSettings
 ) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
-    """Cut pixels[frames 3 height width] into rows, and return them with their grid.
+    """Cut pixels[frames height width 3] into rows, normalise them, and return them with their grid.
 
     Rows go by time, then by merged cell, then inside the cell; columns are channel, frame, row and
-    column of the patch. The last frame is repeated to fill the last temporal patch.
+    column of the patch. The last frame is repeated to fill the last temporal patch. Bytes are moved
+    to their places, and become four as they are normalised there: half the time of a picture.
     """
     patch, merge, temporal = settings.patch, settings.merge, settings.temporal
-    missing = -len(pixels) % temporal
-    if missing:
+    if len(pixels) == 1:
+        temporal = 1  # the frame is repeated below, when it is normalised
+    elif missing := -len(pixels) % temporal:
         pixels = np.concatenate([pixels, np.repeat(pixels[-1:], missing, axis=0)])
-    frames, channels, height, width = pixels.shape
+    frames, height, width, channels = pixels.shape
     grid = frames // temporal, height // patch, width // patch
     cells = pixels.reshape(
-        *(grid[0], temporal, channels),
+        *(grid[0], temporal),
         *(grid[1] // merge, merge, patch),
         *(grid[2] // merge, merge, patch),
+        channels,
     )
-    rows = cells.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    columns = channels * temporal * patch * patch
-    return np.ascontiguousarray(rows.reshape(math.prod(grid), columns)), grid
+    moved = cells.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
+    planes = moved.reshape(math.prod(grid), channels, temporal * patch, patch)
+    rows = settings.normalisation.apply_to_planes(planes).reshape(len(planes), channels, 1, -1)
+    repeated = np.repeat(rows, settings.temporal // temporal, axis=2)
+    return repeated.reshape(len(planes), -1), grid
 
 
 def grid_times(times_s: tuple[float, ...], temporal: int) -> tuple[float, ...]:

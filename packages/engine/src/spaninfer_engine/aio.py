@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
 from spaninfer_engine.engine import Engine
@@ -21,6 +21,26 @@ from spaninfer_engine.request import Grammar, Output, Placement, SamplingParams
 MOST_UNREAD = 1 << 16
 
 
+class Owner(Protocol):
+    """An engine as its streams know it, of this process or another."""
+
+    def stop(self, handle: RequestHandle) -> None:
+        """End a request before the next step; what it has produced can still be read."""
+        ...
+
+    def release(self, handle: RequestHandle) -> None:
+        """Give up a request and what it has produced; stops it where it still runs."""
+        ...
+
+
+class Wakeups(Protocol):
+    """A way to wake the tasks of one event loop."""
+
+    def waker(self, alarm: Alarm) -> Callable[[], None]:
+        """Return what rings an alarm."""
+        ...
+
+
 class OutputStream:
     """The outputs of one request, as an async iterator of one task; raises Unread in one that reads
     too slowly.
@@ -31,15 +51,15 @@ class OutputStream:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Owner,
         handle: RequestHandle,
         queue: ResultQueue,
-        wakeups: _Wakeups,
+        wakeups: Wakeups,
         *,
         at_end: bool,
     ) -> None:
         self._engine, self._handle, self._queue = engine, handle, queue
-        self._alarm = alarm = _Alarm()
+        self._alarm = alarm = Alarm()
         if at_end:
             queue.read_at_end()
         else:
@@ -176,7 +196,7 @@ class AsyncEngine:
         await self.close()
 
 
-def _stopper(engine: Engine, handle: RequestHandle) -> Callable[[], None]:
+def _stopper(engine: Owner, handle: RequestHandle) -> Callable[[], None]:
     """Return what stops a request, but does not keep its engine from being dropped."""
     known = ref(engine)
 
@@ -188,7 +208,7 @@ def _stopper(engine: Engine, handle: RequestHandle) -> Callable[[], None]:
     return stop
 
 
-class _Alarm:
+class Alarm:
     """Wakes the one task that waits for it; an Event has three more calls and a queue of tasks."""
 
     __slots__ = ("_waiter", "is_rung")
@@ -217,10 +237,10 @@ class _Wakeups:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # which keeps the streams, which keep this
-        self._due: deque[_Alarm] = deque()
+        self._due: deque[Alarm] = deque()
         self._is_called = False
 
-    def waker(self, alarm: _Alarm) -> Callable[[], None]:
+    def waker(self, alarm: Alarm) -> Callable[[], None]:
         """Return what rings the alarm from any thread."""
 
         def ring() -> None:

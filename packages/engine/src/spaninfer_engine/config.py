@@ -14,7 +14,18 @@ DType = Literal["float32", "bfloat16", "float16"]
 KVDType = Literal["float32", "bfloat16", "float16", "fp8", "int8", "uint4"]
 Weights = Literal["checkpoint", "dummy"]
 Quantize = Literal[
-    "bfloat16", "fp8", "w8a8", "w8a16", "int8", "int6", "int5", "int4", "int3.5", "int3", "int2"
+    "bfloat16",
+    "fp8",
+    "w8a8",
+    "w8a16",
+    "w7a7",
+    "int8",
+    "int6",
+    "int5",
+    "int4",
+    "int3.5",
+    "int3",
+    "int2",
 ]
 GroupLen = Literal[32, 64, 128]
 QuantizeGroup = GroupLen | Literal["row"]

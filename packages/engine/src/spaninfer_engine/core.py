@@ -33,6 +33,7 @@ from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
 from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.output_processor import EngineFailed, OutputProcessor, RequestStarted
+from spaninfer_engine.relay import TokenRelay
 from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.schedule.admission import Queued, Refused, admit, num_prompt_tokens
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -131,8 +132,10 @@ class Core:
         self._thread = Thread(target=self._work, name="spaninfer-core", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, queue: ResultQueue) -> tuple[SequenceState, ...]:
-        """Let a request wait, or raise why it may not; its outputs will go to the queue."""
+    def submit(
+        self, request: Request, queue: ResultQueue | TokenRelay
+    ) -> tuple[SequenceState, ...]:
+        """Let a request wait, or raise why it may not; what it produces goes to the queue."""
         with self._lock:
             if self.state is not EngineState.RUNNING:
                 raise EngineClosed(self._why_closed()) from self.failure

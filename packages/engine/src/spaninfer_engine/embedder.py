@@ -25,6 +25,7 @@ from spaninfer_engine.errors import (
 )
 from spaninfer_engine.handle import ResultQueue
 from spaninfer_engine.prompts import Prompt, check_sequence, token_ids
+from spaninfer_engine.relay import TokenRelay
 from spaninfer_engine.request import FinishReason, Request, TokenIds
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.admission import check_token_ids
@@ -136,7 +137,11 @@ class Embedder:
                 rows[numbers] = self._step([texts[number] for number in numbers])
         return rows
 
-    def submit(self, request: Request, queue: ResultQueue) -> NoReturn:  # noqa: ARG002
+    def submit(
+        self,
+        request: Request,  # noqa: ARG002
+        queue: ResultQueue | TokenRelay,  # noqa: ARG002
+    ) -> NoReturn:
         """Encoders generate nothing."""
         way = next(way for task, way in WAYS.items() if task in self.tasks)
         raise UnsupportedTask(

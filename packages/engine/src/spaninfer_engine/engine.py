@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from spaninfer_engine.assembly import core_of
 from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache_map import CacheMap
-from spaninfer_engine.config import EngineConfig, Resolved
-from spaninfer_engine.conversations import Conversations
+from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, QueueFull, UnsupportedTask
+from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.intake import Intake
 from spaninfer_engine.keywords import (
@@ -35,26 +35,24 @@ from spaninfer_engine.prompts import (
     is_conversation,
     is_one,
 )
+from spaninfer_engine.relay import RelayedRequest, TokenRelay
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
     Grammar,
     Placement,
     SamplingParams,
+    TokenIds,
 )
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.startup.components import FrontParts, Parts
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
-from spaninfer_engine.text.template import ChatTemplate
-from spaninfer_engine.text.template import Prompt as RenderedPrompt
-from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
 
 if TYPE_CHECKING:
-    from spaninfer_engine.preprocess.prepared import PreparedMedia
-    from spaninfer_engine.preprocess.processor import MediaProcessor
+    pass
 
 TASK_HINTS: Mapping[Task, str] = {
     "generate": "load a decoder to generate",
@@ -68,7 +66,7 @@ TASK_HINTS: Mapping[Task, str] = {
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
 
-class Engine(Resource):
+class Engine(Frontend, Resource):
     """Answers requests with one model, from any number of threads.
 
         with Engine("path/to/model") as engine:
@@ -93,42 +91,23 @@ class Engine(Resource):
         finalize(self, self._core.drop).atexit = False  # threads end with the process
         self._handles = Handles()
         self._intake = Intake(parts)
-        self._conversations = Conversations(
-            parts.template, parts.tokenizer, parts.media, parts.resolved.architecture
+        super().__init__(
+            FrontParts(
+                resolved=parts.resolved,
+                context=self._core.context,
+                vocab=parts.model.vocab,
+                tokenizer=parts.tokenizer,
+                template=parts.template,
+                sampling=parts.sampling,
+                media=parts.media,
+            )
         )
         self._started_s = monotonic()
 
     @property
-    def resolved(self) -> Resolved:
-        """Everything that was decided at the start."""
-        return self._parts.resolved
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self._parts.tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of logits of a position, and so of entries of a mask; tokenizers may have
-        fewer tokens.
-        """
-        return self._parts.model.vocab
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The model's chat template."""
-        return self._parts.template
-
-    @property
-    def default_sampling(self) -> SamplingParams:
-        """The sampling parameters of requests that bring none."""
-        return self._parts.sampling
-
-    @property
-    def context(self) -> int:
-        """The maximum number of tokens of prompt and answer together, or of a text to embed."""
-        return self._core.context
+    def config(self) -> EngineConfig | None:
+        """The options it was made with; None for one of parts."""
+        return self._parts.asked
 
     def start_request(
         self,
@@ -149,6 +128,24 @@ class Engine(Resource):
         handle = RequestHandle(request, prompt, self._core.submit(request, queue), queue)
         self._handles.add(handle)
         return handle, queue
+
+    def start_relayed(
+        self,
+        prompt: TokenIds | Sequence[int],
+        sampling: SamplingParams,
+        placement: Placement,
+        relay: TokenRelay,
+    ) -> RelayedRequest:
+        """Let a prompt wait for its turn, whose text is made elsewhere: its tokens go to the relay.
+
+        Raises as `start_request` does.
+        """
+        request = self._intake.request(prompt, sampling, placement)
+        return RelayedRequest(self._core.submit(request, relay))
+
+    def stop_relayed(self, request: RelayedRequest, index: int, reason: FinishReason) -> None:
+        """End a choice of a relayed request before the next step."""
+        self._core.stop((request.seqs[index].seq_id,), reason)
 
     def compile_grammar(self, structured: StructuredOutput, tenant: str = "") -> Grammar:
         """Compile the form of an answer, and wait for it: 1 ms for an ordinary schema.
@@ -341,7 +338,7 @@ class Engine(Resource):
     @property
     def tasks(self) -> frozenset[Task]:
         """The tasks that the model supports."""
-        return self._core.tasks if isinstance(self._core, Embedder) else frozenset({"generate"})
+        return self._core.tasks if isinstance(self._core, Embedder) else super().tasks
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -421,70 +418,6 @@ class Engine(Resource):
         unit = vectors_of(rows, normalise=True)
         cosines: NDArray[np.float32] = (unit[:num_documents] * unit[num_documents:]).sum(1)
         return cosines
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-        tenant: str = "",
-    ) -> Sequence[int]:
-        """Return the prompt that the model's chat template makes of a conversation.
-
-        Parts of a message's content may be {"type": "image", "image": ...}, also of type video and
-        audio: a path, bytes, an array, or what spaninfer_multimodal decoded, with max_pixels and
-        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then; `tenant` is
-        as in `prepare_media`.
-
-        Raises TemplateError where the template refuses it or there is none, InvalidMedia for a part
-        that cannot be used, InvalidPrompt where the model has no tokenizer.
-        """
-        prompt = self.render_chat(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
-        )
-        return self.encode_rendered(prompt, self.prepare_media(messages, tenant))
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-    ) -> RenderedPrompt:
-        """Return the text of that prompt, and what of it the template wrote; raises the same."""
-        return self._conversations.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
-        )
-
-    def prepare_media(
-        self, messages: Sequence[Mapping[str, Any]], tenant: str = ""
-    ) -> list[PreparedMedia]:
-        """Return the media of a conversation as the model's towers take them, in order.
-
-        What was prepared before is taken as it is where the same tenant has sent it.
-        Raises InvalidMedia for a part that cannot be used, UnsupportedTask where the package that
-        prepares media is not installed.
-        """
-        return self._conversations.prepare(messages, tenant)
-
-    def encode_rendered(
-        self, prompt: RenderedPrompt, media: Sequence[PreparedMedia] = ()
-    ) -> Sequence[int]:
-        """Return the token ids of a rendered conversation, which has these media."""
-        return self._conversations.encode(prompt, media)
-
-    @property
-    def takes_media(self) -> bool:
-        """True if the model takes images, video or audio."""
-        return self._parts.media is not None
-
-    @property
-    def media_processor(self) -> MediaProcessor | None:
-        """The media preprocessor of the model; None for text models."""
-        return self._conversations.processor()
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Condition, Lock
+from typing import Protocol
 
 from spaninfer_engine.errors import Unread
-from spaninfer_engine.logprobs import num_values
+from spaninfer_engine.logprobs import SampledLogprobs, num_values
 from spaninfer_engine.request import (
     Completion,
     FinishReason,
@@ -16,7 +17,6 @@ from spaninfer_engine.request import (
     Status,
     TokenLogprob,
 )
-from spaninfer_engine.schedule.sequence import SequenceState
 
 # Unread outputs of a choice; beyond that they are merged into one, as at its end. The garbage
 # collector looks at each, and a caller who waits for a list of answers would merge them anyway. For
@@ -39,6 +39,7 @@ class ResultQueue:
         self._limit: tuple[int, Callable[[], None]] | None = None
         self._unread: Unread | None = None  # why the rest was dropped
         self._changed = Condition()
+        self._num_waiting = 0  # threads
         self._listener: Callable[[], None] | None = None
         self._is_read_at_end = False
         self._has_failed = False
@@ -54,7 +55,7 @@ class ResultQueue:
         `timeout` is in seconds; after it, TimeoutError is raised.
         """
         with self._changed:
-            if not self.has_news and not self._changed.wait_for(lambda: self.has_news, timeout):
+            if not self.has_news and not self._wait(lambda: self.has_news, timeout):
                 raise TimeoutError(f"nothing new after {timeout} s")
             return self._take()
 
@@ -87,7 +88,15 @@ class ResultQueue:
     def wait_finished(self, timeout: float | None = None) -> bool:
         """Wait until nothing more will come; False if that takes longer than `timeout` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.is_finished, timeout)
+            return self._wait(lambda: self.is_finished, timeout)
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition; to be called with the lock."""
+        self._num_waiting += 1
+        try:
+            return self._changed.wait_for(condition, timeout)
+        finally:
+            self._num_waiting -= 1
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener`, in the engine's thread, whenever something is due; now, if it is."""
@@ -145,7 +154,8 @@ class ResultQueue:
                     unread[:] = [merge(unread)]
             self._num_open -= output.finish_reason is not None
             self._has_failed = self._has_failed or output.finish_reason is FinishReason.ERROR
-            self._changed.notify_all()
+            if self._num_waiting:
+                self._changed.notify_all()
             listener = self._listener if self.is_due else None
         if stop is not None:
             stop()
@@ -155,6 +165,20 @@ class ResultQueue:
             listener()
 
 
+class Progress(Protocol):
+    """The progress of one choice, in this process or as far as it is known of another."""
+
+    @property
+    def scheduled_s(self) -> float | None:
+        """The first time in a step."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens were sampled so far."""
+        ...
+
+
 class RequestHandle:
     """A request that was started."""
 
@@ -162,7 +186,7 @@ class RequestHandle:
         self,
         request: Request,
         prompt: Sequence[int],
-        seqs: Sequence[SequenceState],
+        seqs: Sequence[Progress],
         queue: ResultQueue,
     ) -> None:
         self.request, self.queue = request, queue
@@ -194,7 +218,7 @@ class RequestHandle:
     @property
     def num_output_tokens(self) -> int:
         """The number of tokens that its choices have sampled so far."""
-        return sum(len(seq.output_ids) for seq in self._seqs)
+        return sum(seq.num_tokens for seq in self._seqs)
 
     def __repr__(self) -> str:
         known = f"prompt of {len(self._prompt)} tokens, n={self.request.sampling.n}"
@@ -239,19 +263,17 @@ def merge(outputs: Sequence[Output]) -> Output:
         return outputs[0]
     token_ids: list[int] = []
     texts: list[str] = []
-    logprobs: list[TokenLogprob] = []
     prompt_logprobs: Sequence[TokenLogprob] = ()
     for output in outputs:
         token_ids += output.token_ids
         texts += _texts(output)
-        logprobs += output.logprobs
         prompt_logprobs = prompt_logprobs or output.prompt_logprobs
     last = outputs[-1]
     return Output(  # `replace` takes twice as long, of a busy server's every event
         index=last.index,
         token_ids=tuple(token_ids),
         text="".join(texts),
-        logprobs=tuple(logprobs),
+        logprobs=SampledLogprobs.joined([output.logprobs for output in outputs]),
         prompt_logprobs=prompt_logprobs,
         finish_reason=last.finish_reason,
         matched=last.matched,

@@ -12,7 +12,7 @@ from spaninfer_engine.errors import InvalidSampling
 from spaninfer_engine.fair_order import FairOrder
 from spaninfer_engine.grammar import GrammarCompiler
 from spaninfer_engine.prompts import media_of, token_ids
-from spaninfer_engine.request import Grammar, Placement, Request, SamplingParams
+from spaninfer_engine.request import Grammar, Placement, Request, SamplingParams, TokenIds
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class Intake:
         self._grammars = GrammarCompiler(parts.tokenizer, parts.model.vocab, parts.end_ids)
 
     def request(
-        self, prompt: Sequence[int], sampling: SamplingParams, placement: Placement
+        self, prompt: Sequence[int] | TokenIds, sampling: SamplingParams, placement: Placement
     ) -> Request:
         """Return a request that arrives now.
 

@@ -10,8 +10,8 @@ has nothing else to do it writes by itself: waking another thread takes 0.1 to 0
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from sys import maxsize
@@ -21,8 +21,10 @@ from typing import TypeAlias
 
 from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.outputs import TextStream
-from spaninfer_engine.request import FinishReason, Output, TokenLogprob
+from spaninfer_engine.logprobs import Entry
+from spaninfer_engine.outputs import End, TextStream, Token
+from spaninfer_engine.relay import TokenBatch, TokenRelay
+from spaninfer_engine.request import FinishReason, Output
 from spaninfer_engine.schedule.sequence import Ended, Events, SequenceState
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -44,7 +46,7 @@ class RequestStarted:
     """A request was admitted: the outputs of its sequences go to this queue."""
 
     seqs: tuple[SequenceState, ...]
-    queue: ResultQueue
+    queue: ResultQueue | TokenRelay
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class EngineFailed:
 
 
 Message: TypeAlias = RequestStarted | Events | EngineFailed
-Tokens: TypeAlias = list[tuple[int, TokenLogprob | None]]
+Tokens: TypeAlias = list[Token]
 
 
 @dataclass(slots=True)
@@ -75,6 +77,17 @@ class _Open:
         return self.is_eager or len(self.tokens) >= READ_AT_END
 
 
+@dataclass(frozen=True, slots=True)
+class _Relayed:
+    """A sequence whose text is made elsewhere."""
+
+    seq: SequenceState
+    push: Callable[[int, Entry | None], None]
+    end: Callable[[Ended], None]
+    batch: TokenBatch
+    is_eager: bool
+
+
 class OutputProcessor:
     """Puts outputs into the queues of requests, in the order of the events.
 
@@ -88,17 +101,26 @@ class OutputProcessor:
         self._writing = Lock()  # over the order of what is written, and `_open`
         self._open: dict[int, _Open] = {}  # by the sequence's request id
         self._due: dict[int, _Open] = {}  # those with something to write, in turn
-        self._num_eager = 0  # of those open
+        self._num_eager = 0  # of those open, and of those relayed
+        self._relayed: dict[int, _Relayed] = {}  # by the sequence's request id
+        self._batches = Counter[TokenBatch]()  # of these, and how many of them
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
     def put(self, message: Message, *, now: bool = False) -> None:
         """Take in what happened; return at once, or with `now`, when it has been written."""
         self._inbox.append(message)
-        if now:
+        if now or self._is_relayed_alone(message):  # which costs less than a thread's turn
             self._write(maxsize)
         elif self._is_urgent(message):
             self._wake.put(True)
+
+    def _is_relayed_alone(self, message: Message) -> bool:
+        """Is there nothing to make text of?"""
+        if self._open:
+            return False
+        begins = isinstance(message, RequestStarted) and not isinstance(message.queue, ResultQueue)
+        return begins or bool(self._relayed)
 
     def _is_urgent(self, message: Message) -> bool:
         """Does anybody wait for what this message brings? Asked when it is in the inbox.
@@ -132,6 +154,8 @@ class OutputProcessor:
         with self._writing:
             while self._inbox:
                 self._sort(self._inbox.popleft())
+            for batch in self._batches:
+                batch.send()
             while self._due:
                 seq_id = next(iter(self._due))
                 self._write_seq(seq_id, self._due.pop(seq_id))
@@ -144,28 +168,47 @@ class OutputProcessor:
         match message:
             case RequestStarted(seqs, queue):
                 for seq in seqs:
-                    stream, is_eager = TextStream(seq, self._tokenizer), _is_eager(seq, queue)
-                    self._open[seq.seq_id] = _Open(seq, stream, queue, is_eager)
-                    self._num_eager += is_eager
+                    self._open_seq(seq, queue)
             case Events(new_tokens, ended):
                 for seq, token, logprob in new_tokens:
                     if (entry := self._open.get(seq.seq_id)) is not None:
                         entry.tokens.append((token, logprob))
                         if entry.is_due:
                             self._due[seq.seq_id] = entry
+                    elif (relayed := self._relayed.get(seq.seq_id)) is not None:
+                        relayed.push(token, logprob)
                 for end in ended:
                     self._note_end(end)
             case EngineFailed(error):
                 now = monotonic()
-                for entry in self._open.values():
-                    usage = entry.seq.usage(now)
-                    self._note_end(Ended(entry.seq, FinishReason.ERROR, usage, error=error))
+                begun = [entry.seq for entry in self._open.values()]
+                for seq in (*begun, *(relayed.seq for relayed in [*self._relayed.values()])):
+                    self._note_end(Ended(seq, FinishReason.ERROR, seq.usage(now), error=error))
+
+    def _open_seq(self, seq: SequenceState, queue: ResultQueue | TokenRelay) -> None:
+        is_eager = _is_eager(seq, queue)
+        self._num_eager += is_eager
+        if isinstance(queue, ResultQueue):
+            stream = TextStream(seq, self._tokenizer)
+            self._open[seq.seq_id] = _Open(seq, stream, queue, is_eager)
+        else:
+            relay, batch = queue.sequence(seq), queue.batch
+            self._relayed[seq.seq_id] = _Relayed(seq, relay.push, relay.end, batch, is_eager)
+            self._batches[batch] += 1
 
     def _note_end(self, end: Ended) -> None:
         entry = self._open.get(end.seq.seq_id)
         if entry is not None and entry.end is None:
             entry.end = end
             self._due[end.seq.seq_id] = entry
+        relayed = self._relayed.pop(end.seq.seq_id, None)
+        if relayed is not None:
+            self._num_eager -= relayed.is_eager
+            relayed.end(end)
+            self._batches[relayed.batch] -= 1
+            if not self._batches[relayed.batch]:
+                relayed.batch.send()
+                del self._batches[relayed.batch]
 
     def _write_seq(self, seq_id: int, entry: _Open) -> None:
         """Write all there is of a sequence."""
@@ -178,7 +221,7 @@ class OutputProcessor:
 
     def _put(self, seq_id: int, entry: _Open, tokens: Tokens, end: Ended | None) -> None:
         """Put what comes of tokens, an end, or both."""
-        output = _output(seq_id, entry.stream, tokens, end)
+        output = output_of(seq_id, entry.stream, tokens, end)
         if output.finish_reason is not None:
             del self._open[seq_id]
             self._num_eager -= entry.is_eager
@@ -190,12 +233,12 @@ class OutputProcessor:
             _log.exception("the listener of request %d failed", seq_id)
 
 
-def _is_eager(seq: SequenceState, queue: ResultQueue) -> bool:
+def _is_eager(seq: SequenceState, queue: ResultQueue | TokenRelay) -> bool:
     """Are its tokens looked at as they come? Stop strings are looked for at once."""
     return not queue.is_read_at_end or bool(seq.request.sampling.stop)
 
 
-def _output(seq_id: int, stream: TextStream, tokens: Tokens, end: Ended | None) -> Output:
+def output_of(seq_id: int, stream: TextStream, tokens: Sequence[Token], end: End | None) -> Output:
     """Return what comes of tokens and an end; a failure concerns the text of this sequence."""
     now = monotonic()
     try:

@@ -4,12 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-from spaninfer_engine.request import FinishReason, Output, TokenLogprob, Usage
-from spaninfer_engine.schedule.sequence import Ended, SequenceState
+from spaninfer_engine.logprobs import Entry, SampledLogprobs
+from spaninfer_engine.request import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 from spaninfer_engine.text.detokenize import Detokenizer, StopFinder
 from spaninfer_engine.text.tokenizer import Tokenizer
+
+Token: TypeAlias = tuple[int, Entry | None]
+"""A sampled token, and its log-probability where it was requested."""
+
+
+class Answer(Protocol):
+    """The sequence of a text: one of the engine's, or what another process knows of one."""
+
+    @property
+    def index(self) -> int:
+        """Which of the n choices it is."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of its samples."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The parameters of its request."""
+        ...
+
+    def prompt_logprobs(self) -> Sequence[TokenLogprob]:
+        """Return what is known of the log-probabilities of the prompt's tokens."""
+        ...
+
+    def usage(self, finished_s: float | None) -> Usage:
+        """Return the counts and times so far."""
+        ...
+
+
+class End(Protocol):
+    """The end of an answer, and the token that came with it, if one did."""
+
+    @property
+    def reason(self) -> FinishReason:
+        """Why nothing more comes."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """All counts and times."""
+        ...
+
+    @property
+    def token(self) -> tuple[Any, int, Entry | None] | None:
+        """The sequence, its last token, and the log-probability of that."""
+        ...
+
+    @property
+    def matched(self) -> int | None:
+        """The token that ended it."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong."""
+        ...
 
 
 class TextStream:
@@ -19,8 +78,8 @@ class TextStream:
     to no output, and is not counted.
     """
 
-    def __init__(self, seq: SequenceState, tokenizer: Tokenizer) -> None:
-        sampling = seq.request.sampling
+    def __init__(self, seq: Answer, tokenizer: Tokenizer) -> None:
+        sampling = seq.sampling
         self._seq, self._sampling = seq, sampling
         self._index, self._seed = seq.index, seq.seed
         self._detokenizer = Detokenizer(
@@ -32,7 +91,7 @@ class TextStream:
         self._finder = StopFinder(sampling.stop, include=sampling.include_stop)
         self._num_tokens = 0
 
-    def push(self, tokens: Sequence[tuple[int, TokenLogprob | None]], now: float) -> Output:
+    def push(self, tokens: Sequence[Token], now: float) -> Output:
         """Return the next tokens, and the text that they complete."""
         if not self._sampling.stop:
             texts = [self._detokenizer.push_one(token) for token, _ in tokens]
@@ -44,7 +103,7 @@ class TextStream:
         output = self._with_tokens(tokens[: len(texts)], texts)
         return output if self._finder.hit is None else self._stopped(output, now)
 
-    def end(self, end: Ended, tokens: Sequence[tuple[int, TokenLogprob | None]] = ()) -> Output:
+    def end(self, end: End, tokens: Sequence[Token] = ()) -> Output:
         """Return the last output: the token that came with the end, and all text held back.
 
         `tokens` are those in front of it that were not pushed, where there are no stop strings.
@@ -85,7 +144,7 @@ class TextStream:
 
     def _with_tokens(
         self,
-        tokens: Sequence[tuple[int, TokenLogprob | None]],
+        tokens: Sequence[Token],
         texts: Sequence[str],
         **ending: Any,
     ) -> Output:
@@ -95,12 +154,17 @@ class TextStream:
             index=self._index,
             token_ids=tuple([token for token, _ in tokens]),
             text="".join(texts),
-            logprobs=tuple([logprob for _, logprob in tokens if logprob is not None]),
+            logprobs=self._logprobs_of(tokens),
             prompt_logprobs=self._seq.prompt_logprobs() if is_first else (),
             seed=self._seed,
             texts=tuple(texts) if len(texts) > 1 else (),
             **ending,
         )
+
+    def _logprobs_of(self, tokens: Sequence[Token]) -> Sequence[TokenLogprob]:
+        if self._sampling.logprobs is None:
+            return ()
+        return SampledLogprobs(tuple([entry for _, entry in tokens if entry is not None]))
 
     def _text_of(self, token: int, number: int) -> str:
         """Return the text that token number 1, 2, … of the answer completes."""

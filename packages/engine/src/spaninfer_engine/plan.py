@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import Entry, TokenLogprobs
 from spaninfer_engine.media import PromptMedia, TowerInput
-from spaninfer_engine.request import Grammar, SamplingParams, TokenIds, TokenLogprob
+from spaninfer_engine.request import Grammar, SamplingParams, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class StepResult:
 
     number: int
     tokens: tuple[int | None, ...]
-    logprobs: dict[int, TokenLogprob]  # by sequence id
+    logprobs: dict[int, Entry]  # by sequence id
     prompt_logprobs: dict[int, TokenLogprobs]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
     failed_encodings: frozenset[bytes] = frozenset()  # digests of media that towers failed on

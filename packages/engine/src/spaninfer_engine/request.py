@@ -304,7 +304,7 @@ class Output:
     index: int  # which of the n choices
     token_ids: tuple[int, ...] = ()
     text: str = ""
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: Sequence[TokenLogprob] = ()
     prompt_logprobs: Sequence[TokenLogprob] = ()  # once, with the first output
     finish_reason: FinishReason | None = None
     matched: str | int | None = None  # the stop string or id that ended it
@@ -322,7 +322,7 @@ class Completion:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     text: str
-    logprobs: tuple[TokenLogprob, ...]
+    logprobs: Sequence[TokenLogprob]
     prompt_logprobs: Sequence[TokenLogprob]
     finish_reason: FinishReason
     matched: str | int | None

@@ -14,6 +14,7 @@ from cases import ALL, NUM_DRAWN, ONCE, Case, Golden, Logits
 from noise import DENSE, ROUTED, rms, typical
 from oracle import TOLERANCE, deviation
 from spaninfer_engine import Completion, Engine, SamplingParams
+from spaninfer_engine.backends.cuda import latent
 from wide import WIDE
 
 pytestmark = pytest.mark.gpu
@@ -68,9 +69,6 @@ IN_ENGINES = [
     *("falcon rw", "phi3 longrope", "Qwen-1 long", "opt 350m", "llama dynamic"),
 ]
 """Without experts, see `noise.DENSE`; with plain attention, and frequencies that change."""
-
-PLAIN = {"wide gpt_oss"}
-"""Attention with sinks has no kernel on GPUs yet: it is torch's."""
 
 EXPERTS = {"experts_add_rms_norm", "routed_experts"}
 """Steps that contain a choice of experts."""
@@ -135,8 +133,30 @@ def test_prompts_in_chunks_and_single_tokens_are_as_near_as_the_oracle_in_16_bit
         runner.step((1, 1, left == 1))  # behind the last one nothing is known
 
     oracle.check(runner.logits(1), routed=bool(EXPERTS & set(runner.steps)))
-    if name.startswith("wide ") and name not in PLAIN:
+    if name.startswith("wide "):
         assert "plain_attention" not in runner.steps
+
+
+@pytest.mark.parametrize("chunk", [3, 16, 300])
+def test_prompts_over_latents_may_read_new_tokens_by_keys_and_values(
+    chunk: int,
+    load: Load,
+    rounded: Callable[[str, str], Rounded],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of many tokens do: what was cached before is read absorbed, and merged."""
+    monkeypatch.setattr(latent, "MANY_TOKENS", 2)
+    case, oracle = load("wide deepseek_v3"), rounded("wide deepseek_v3", "bfloat16")
+    runner = case.model.on("cuda bfloat16", 2 * case.num_spans, KERNEL_SPAN_LEN)
+    whole = len(oracle.token_ids)
+
+    runner.prefill_some(1, oracle.token_ids, case.prompt_len, chunk)
+    runner.enter(2, oracle.token_ids)
+    runner.step((1, 1, False), (2, whole // 2, False))
+    runner.step((1, 1, False), (2, whole - whole // 2, True))
+
+    assert "latent_attention" in runner.steps
+    oracle.check(runner.logits(2), routed=True)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from families import FAMILIES
+from noise import rms
 from numpy.typing import NDArray
 from oracle import TOLERANCE, Oracle, deviation, prompt
 from safetensors.numpy import load_file, save_file
 from spaninfer_op_reference import E2M1
 from stepping import Model
+from wide import WIDE
 
 SETTINGS = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
 
@@ -23,20 +25,49 @@ def test_a_gpt_oss_in_mxfp4_gives_logits_of_the_numbers_that_it_stands_for(
     backend: str, tmp_path: Path
 ) -> None:
     oracle = Oracle(FAMILIES["gpt_oss"], seed=3)
+    _publish(oracle, tmp_path)
+
+    assert deviation(_logits(tmp_path, backend), oracle.logits(prompt(40))) < TOLERANCE
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunk", [1, 16])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_backend_cuda_multiplies_by_its_codes(dtype: str, chunk: int, tmp_path: Path) -> None:
+    oracle = Oracle(WIDE["gpt_oss"], seed=3)
+    published, expanded = tmp_path / "published", tmp_path / "expanded"
+    for folder in (published, expanded):
+        folder.mkdir()
+    _publish(oracle, published)
+    oracle.save(expanded)
+    exact = oracle.logits(prompt(40))
+
+    error, rounding = (
+        rms(_logits(folder, f"cuda {dtype}", chunk, span_len=16) - exact)
+        for folder in (published, expanded)
+    )
+
+    assert error < 1.5 * rounding
+
+
+def _logits(folder: Path, backend: str, chunk: int = 16, span_len: int = 4) -> NDArray[np.float32]:
+    runner = Model(folder).on(backend, span_len=span_len)
+    runner.prefill(1, prompt(40), chunk=chunk)
+    logits: NDArray[np.float32] = runner.logits(1)
+    return logits
+
+
+def _publish(oracle: Oracle, folder: Path) -> None:
+    """Save the model as gpt-oss is published, with experts that MXFP4 can hold."""
     stored = _quantise_experts(oracle)
-    oracle.save(tmp_path)
-    file = tmp_path / "model.safetensors"
+    oracle.save(folder)
+    file = folder / "model.safetensors"
     others = {
         name: each for name, each in load_file(file).items() if f"{name}_blocks" not in stored
     }
     save_file({**others, **stored}, file)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": SETTINGS}))
-
-    runner = Model(tmp_path).on(backend)
-    runner.prefill(1, prompt(40), chunk=16)
-
-    assert deviation(runner.logits(1), oracle.logits(prompt(40))) < TOLERANCE
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": SETTINGS}))
 
 
 def _quantise_experts(oracle: Oracle) -> dict[str, NDArray[Any]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from noise import rms
+from noise import rms, typical
 from numpy.typing import NDArray
 from oracle import prompt
-from published import METHODS, Method, others_slow, write_model
+from published import METHODS, Method, others_slow, write_experts, write_model
 from stepping import Model
 
 TOKENS = [token % 90 for token in prompt(12)]
@@ -125,3 +125,43 @@ def test_backend_cuda_is_as_near_with_codes_as_with_their_numbers(
             for model in (quantised, expanded)
         )
         assert error < 1.5 * np.hypot(coding, rounding)
+
+
+EXPERTS = ("GPTQ", "AWQ", "W4A16", "W8A16", "W8A8", "FP8 blocks", "FP8 per row", "NVFP4", "MXFP4")
+"""Methods by which experts are published, and kernels multiply by; as well as the first of others,
+which are expanded.
+"""
+
+
+def _pair_of_experts(name: str, folder: Path) -> tuple[Model, Model]:
+    quantised, expanded = (
+        Model(write_experts(folder / str(each), METHODS[name], expanded=each, dtype="float32"))
+        for each in (False, True)
+    )
+    return quantised, expanded
+
+
+@pytest.mark.parametrize("name", others_slow([*EXPERTS, "NF4", "GPTQ reordered"], ("GPTQ", "AWQ")))
+def test_experts_compute_with_the_numbers_that_codes_stand_for(name: str, tmp_path: Path) -> None:
+    quantised, expanded = _pair_of_experts(name, tmp_path)
+
+    np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(expanded, "reference"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", [*EXPERTS, "NF4", "GPTQ reordered"])
+def test_backend_cuda_is_as_near_with_codes_of_experts_as_with_their_numbers(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    """By few tokens and many; typical rows, because a few choose other experts for a rounding."""
+    quantised, expanded = _pair_of_experts(name, tmp_path)
+    tokens = [token % 90 for token in prompt(100)]
+    exact = _logits(expanded, "reference", tokens, chunk=100)
+
+    for chunk in (1, 9, 100):
+        error, rounding = (
+            typical(_logits(model, f"cuda {dtype}", tokens, chunk, span_len=16) - exact)
+            for model in (quantised, expanded)
+        )
+        assert error < 1.5 * rounding

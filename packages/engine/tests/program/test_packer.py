@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
-from spaninfer_engine.ops.operation import HeadRows, Use
+from spaninfer_engine.ops.operation import HeadRows, TakenApart, Use
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.spec.nodes import Weight
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, dequantize_weight
@@ -99,6 +99,18 @@ def test_experts_are_stacked_as_codes() -> None:
     np.testing.assert_array_equal(dequantize_weight(stack), expected)
 
 
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one", "experts"])
+def test_rows_that_take_turns_are_taken_apart_as_codes(names: str) -> None:
+    is_stack = len(names) > 1
+    use = _use(*names, stacked=is_stack, view=TakenApart(1 if is_stack else 0))
+
+    packed, _ = _pack([use])
+
+    (weight,) = packed.weights
+    expected = use.assemble(tuple(map(_Reader().read, names)))
+    np.testing.assert_array_equal(dequantize_weight(weight), expected)
+
+
 @pytest.mark.parametrize(
     ("uses", "layout"),
     [
@@ -106,6 +118,7 @@ def test_experts_are_stacked_as_codes() -> None:
         ([_use("a"), _use("plain")], "codes"),
         ([_use("a", "c", stacked=True)], "codes"),  # experts of two formats
         ([_use("a", view=HeadRows(2, 0, 2))], "codes"),
+        ([_use("a", view=TakenApart(1))], "codes"),  # columns
     ],
 )
 def test_what_has_no_kernel_is_expanded_once(uses: list[Use], layout: str) -> None:

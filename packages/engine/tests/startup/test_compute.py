@@ -55,7 +55,8 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, w8a16, int8, int6, int5, int4, int3.5, int3, int2",
+            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, int8, int6, int5, int4, int3.5, int3, "
+            "int2",
         ),
         (BARE, {"quantize": "int3_5"}, r"did you mean 'int3\.5'\?"),
         (BARE, {"quantize": "3.5"}, r"did you mean 'int3\.5'\?"),
@@ -212,6 +213,7 @@ def test_an_encoder_on_backend_cuda_is_refused_with_the_backends_that_have_it():
     [
         (BARE, "cpu", "int3.5", ""),
         (BARE, "cpu", "w8a16", ""),
+        (BARE, "cpu", "w7a7", ""),
         (BARE, "reference", "int3.5", "; held in 32 bits"),
         (WITH_TORCH, "torch", "int6", "; held in 16 bits"),
         (WITH_KERNELS, "cuda", "int3.5", "; held in 4 bits"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spaninfer_engine.plan import NewSequence, Slice
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request import MAX_LOGPROBS, SamplingParams
 from spaninfer_engine.step.batch import Run, build_batch
 from spaninfer_engine.step.sequences import Sequences
 
@@ -84,6 +84,27 @@ def test_the_host_gets_logits_of_prompts_and_of_what_it_samples():
     assert batch.logit_start_loc.tolist() == [0, 4, 5, 8]
     assert batch.host_logits.tolist() == [0, 1, 2, 3, 5, 6, 7]
     assert batch.samples_on_device.tolist() == [False, True, False]
+
+
+def test_a_device_reports_as_many_likely_tokens_as_one_of_the_prompts_asks_for():
+    sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
+    for seq_id, asked in ((7, 2), (8, 9), (9, 4), (10, None)):
+        sampling = SamplingParams(prompt_logprobs=asked)
+        sequences.enter(NewSequence(seq_id, (0,), sampling, 0))
+    slices = (Slice(8, 5, 6, 5, True), Slice(7, 0, 5, 1, True), Slice(9, 0, 3, 0, False), PROMPT)
+
+    batch = build_batch(slices, sequences, lambda _: False, device_reports=True)
+
+    assert batch.num_reported.tolist() == [0, 3, 3, 0]
+    assert batch.most_reported(sequences) == 4
+    none = build_batch(slices[:1], sequences, lambda _: False, device_reports=True)
+    assert none.most_reported(sequences) == 0
+
+
+def test_a_step_of_sequences_that_nobody_knows_has_memory_for_all_reports():
+    batch = batch_of(Slice(7, 0, 5, 1, True), Slice(8, 0, 5, 4, True))
+
+    assert batch.most_reported(Sequences(1, max_len=64, span_len=4, num_rows=8)) == MAX_LOGPROBS
 
 
 @pytest.mark.parametrize("by_host", [False, True])

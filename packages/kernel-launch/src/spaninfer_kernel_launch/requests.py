@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from spaninfer_kernel_launch.cache import FileCache
 from spaninfer_kernel_launch.source import Source
@@ -82,12 +82,13 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
 
     def decorate(prepare: Callable[P, T]) -> Callable[P, T]:
-        kept = lru_cache(maxsize)(prepare)
+        kept, anew = lru_cache(maxsize)(prepare), cast("Callable[..., T]", prepare)
 
         @wraps(prepare)
         def prepare_once(*arguments: Any) -> T:
-            found: Callable[..., T] = kept if _recorded.get() is None else prepare
-            return found(*arguments)
+            if _recorded.get() is None:
+                return kept(*arguments)
+            return anew(*arguments)
 
         prepare_once.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
         return prepare_once  # type: ignore[return-value]

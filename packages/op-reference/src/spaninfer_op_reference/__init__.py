@@ -71,6 +71,7 @@ from spaninfer_op_reference.quantize import (
 )
 from spaninfer_op_reference.quantized_weight import (
     QuantizedWeight,
+    StoredCodes,
     dequantize_weight,
     group_minimums,
     group_scales,
@@ -105,6 +106,7 @@ __all__ = [
     "QuantizedWeight",
     "RowSampling",
     "ScaleType",
+    "StoredCodes",
     "WeightFormat",
     "add_bias",
     "add_rows",

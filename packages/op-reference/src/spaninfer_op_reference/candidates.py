@@ -76,10 +76,14 @@ def _fewest(keys: Floats, weights: Floats, mass: float) -> Ints:
 
 
 def smallest(keys: Floats, count: int) -> Ints:
-    """Return the indices of the `count` smallest keys, smallest first, equal keys by index."""
+    """Return the indices of the `count` smallest keys, smallest first, equal keys by index.
+
+    NaN comes after every number, as in a sort.
+    """
     index = np.arange(len(keys))
     if count < len(keys):
         beyond = np.partition(keys, count)[count]
-        below, equal = np.flatnonzero(keys < beyond), np.flatnonzero(keys == beyond)
-        index = np.sort(np.concatenate([below, equal[: count - len(below)]]))
-    return index[np.argsort(keys[index], kind="stable")]
+        if not np.isnan(beyond):  # otherwise NaN may be among the smallest
+            below, equal = np.flatnonzero(keys < beyond), np.flatnonzero(keys == beyond)
+            index = np.sort(np.concatenate([below, equal[: count - len(below)]]))
+    return index[np.argsort(keys[index], kind="stable")[:count]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,23 @@ from spaninfer_op_reference.weight_format import WeightFormat
 NUMBERS_AT_ONCE = 1 << 16  # float64 intermediates of a chunk of rows stay in a core's cache
 
 
+class StoredCodes(Protocol):
+    """Codes [N K] as their file has them, which become an array where one is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any) -> Ints: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Ints: ...
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Codes of a weight[... N K], one per byte, with scales and minimums.
+    """Codes of a weight[... N K] with scales and minimums.
 
-    codes           uint8 or int8 [... N K]
+    codes           uint8 or int8 [... N K], one per byte, or what becomes that
     scales          [... N/group_rows K/group_columns], rounded up; floats, or whole numbers under
                     outer scales
     zeros           as scales, where the format has them
@@ -31,7 +43,7 @@ class QuantizedWeight:
     """
 
     format: WeightFormat
-    codes: Ints
+    codes: Ints | StoredCodes
     scales: Floats
     zeros: Floats | None = None
     minimums: Floats | None = None
@@ -54,12 +66,12 @@ class QuantizedWeight:
         return self._map(lambda array: array[number])
 
     def rows(self, order: Ints) -> QuantizedWeight:
-        """Return the weight[N K] with its rows in another order; ValueError for groups of rows."""
+        """Return the weight[... N K] with rows in another order; ValueError for groups of rows."""
         if self.format.group_rows != 1:
             raise ValueError(f"rows of {self.format} share scales and cannot be permuted")
 
         def move(array: Floats) -> Floats:
-            return array if array.shape[0] == 1 else array[order]
+            return array if array.shape[-2] == 1 else array[..., order, :]
 
         moved = self if self.group_of is None else replace(self, group_of=None)
         return replace(moved._map(move), group_of=self.group_of)
@@ -90,6 +102,7 @@ def dequantize_weight(weight: QuantizedWeight) -> NDArray[np.float32]:
     The reference implementations of the formats compute in float32, with one rounding as well where
     scales have at most 16 bits of mantissa; see tests/test_quantized_weight.py.
     """
+    weight = replace(weight, codes=np.asarray(weight.codes))
     out = np.empty(weight.shape, np.float32)
     for number in np.ndindex(weight.shape[:-2]):
         one = weight

@@ -20,6 +20,7 @@ from spaninfer_serving.error_mapping import STOPPING, problem_of
 from spaninfer_serving.guard import answer
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.json_log import REQUEST_ID, JsonFormatter
+from spaninfer_serving.settings import Settings
 
 log = logging.getLogger(__name__)
 ID_HEADER = b"x-request-id"
@@ -107,6 +108,14 @@ class AccessLog:
             self._count(status)
             if log.isEnabledFor(logging.INFO):
                 _write(scope, status, perf_counter() - started, tally, name)
+
+
+def set_up(settings: Settings) -> None:
+    """Print what the settings want to be logged."""
+    if settings.log_requests:
+        print_lines(as_json=settings.log_format == "json")
+    if settings.log_format == "json":
+        print_json()
 
 
 def print_lines(*, as_json: bool = False) -> None:

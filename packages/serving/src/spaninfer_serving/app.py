@@ -18,7 +18,9 @@ from starlette.types import ASGIApp
 
 from spaninfer_serving.access_log import ID_HEADER, AccessLog
 from spaninfer_serving.direct import DirectRoutes
+from spaninfer_serving.engine_client import EngineClient, LocalClient
 from spaninfer_serving.error_mapping import problem_of
+from spaninfer_serving.figures import Figures
 from spaninfer_serving.guard import Guard
 from spaninfer_serving.local_names import LocalNames
 from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
@@ -49,9 +51,16 @@ ROUTERS = (*(part.router for part in _PARTS), admin.public, admin.router)
 
 
 def create_app(
-    engine: Engine, settings: Settings, *, local_only: bool = False, tracer: Any = None
+    engine: Engine | EngineClient,
+    settings: Settings,
+    *,
+    local_only: bool = False,
+    tracer: Any = None,
+    figures: Figures | None = None,
 ) -> FastAPI:
     """Return the application; whoever made the engine closes it.
+
+    `figures` are what this process counts, where there are several.
 
     `tracer`: OpenTelemetry's, for a span per request; None: one by the settings.
 
@@ -59,7 +68,8 @@ def create_app(
     """
     app = _routed()
     app.openapi = _description  # type: ignore[method-assign] # FastAPI's way to do it
-    app.state.service = service = Service.new(engine, settings)
+    client = LocalClient(engine, settings) if isinstance(engine, Engine) else engine
+    app.state.service = service = Service.new(client, settings, figures)
     app.add_exception_handler(Problem, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -98,7 +108,7 @@ def _guarded(app: ASGIApp, service: Service, tracer: Any, *, local_only: bool) -
         app,
         settings,
         max_body_bytes=settings.largest_body(engine.context, takes_media=engine.takes_media),
-        num_places=engine.resolved.max_running + engine.resolved.max_waiting,
+        num_places=settings.num_places(engine.resolved),
     )
     if local_only:
         app = LocalNames(app)

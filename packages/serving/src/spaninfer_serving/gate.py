@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from spaninfer_serving.error_mapping import RETRY_AFTER_S
 from spaninfer_serving.wire.errors import Problem
@@ -15,6 +16,7 @@ class Gate:
         self._is_open = asyncio.Event()
         self._is_open.set()
         self.is_closed = False
+        self.changed: Callable[[], None] = _unwatched  # called behind each change
 
     @property
     def is_shut(self) -> bool:
@@ -24,16 +26,27 @@ class Gate:
     def shut(self) -> None:
         """Hold requests back from now on."""
         self._is_open.clear()
+        self.changed()
 
     def close(self) -> None:
         """Refuse requests from now on, those that wait as well."""
         self.is_closed = True
         self._is_open.set()
+        self.changed()
+
+    def show(self, *, is_shut: bool, is_closed: bool) -> None:
+        """Be as the gate of another process is."""
+        self.is_closed = is_closed
+        if is_shut:
+            self._is_open.clear()
+        else:
+            self._is_open.set()
 
     def open(self) -> None:
         """Let requests in, all that wait first."""
         self.is_closed = False
         self._is_open.set()
+        self.changed()
 
     async def opened(self) -> bool:
         """Wait until the gate is no longer shut; return True."""
@@ -49,3 +62,7 @@ class Gate:
                 code="draining",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
+
+
+def _unwatched() -> None:
+    """Nobody is told."""

@@ -12,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import Protocol
 from weakref import ref
-
-from spaninfer_engine import OutputStream
-from spaninfer_engine.handle import RequestHandle
 
 from spaninfer_serving.keys import KeyLimits
 from spaninfer_serving.wire.errors import Problem
@@ -93,12 +91,38 @@ def _limited(limit: str, wait_s: float) -> Problem:
     )
 
 
+class Sampled(Protocol):
+    """The tokens of a request."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The number of tokens that its choices have sampled so far."""
+        ...
+
+
+class Running(Protocol):
+    """A prompt that is being answered, as long as anybody holds it."""
+
+    @property
+    def handle(self) -> Sampled:
+        """The request of the engine."""
+        ...
+
+    def stop(self) -> None:
+        """End it; what it has produced can still be read."""
+        ...
+
+    def close(self) -> None:
+        """End it, and forget what it has produced."""
+        ...
+
+
 @dataclass(slots=True)
 class _Flight:
     """One HTTP request, and the streams of its prompts that are still held."""
 
     account: str
-    streams: list[ref[OutputStream]] = field(default_factory=list)
+    streams: list[ref[Running]] = field(default_factory=list)
     num_open: int = 0
 
 
@@ -110,7 +134,7 @@ class InFlight:
         self._meters = {account: KeyMeter(each) for account, each in limits.items()}
         self._flights: dict[str, list[_Flight]] = {}  # by id: clients may give one to several
         # What is over, told by whichever thread dropped it: the garbage collector runs in any.
-        self._over: deque[tuple[str, _Flight, RequestHandle]] = deque()
+        self._over: deque[tuple[str, _Flight, Sampled]] = deque()
 
     def __len__(self) -> int:
         """Return how many requests there are."""
@@ -124,7 +148,7 @@ class InFlight:
         if meter is not None:
             meter.admit(num_tokens, monotonic())
 
-    def add(self, request_id: str, account: str, streams: Sequence[OutputStream]) -> None:
+    def add(self, request_id: str, account: str, streams: Sequence[Running]) -> None:
         """Count a request as running as long as anybody holds one of its streams."""
         flight = _Flight(account, num_open=len(streams))
         self._flights.setdefault(request_id, []).append(flight)
@@ -154,14 +178,14 @@ class InFlight:
         while len(self):
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _note_over(self, over: tuple[str, _Flight, RequestHandle], _: object) -> None:
+    def _note_over(self, over: tuple[str, _Flight, Sampled], _: object) -> None:
         self._over.append(over)
 
     def _settle(self) -> None:
         while self._over:
             self._end(*self._over.popleft())
 
-    def _end(self, request_id: str, flight: _Flight, handle: RequestHandle) -> None:
+    def _end(self, request_id: str, flight: _Flight, handle: Sampled) -> None:
         meter = self._meters.get(flight.account)
         if meter is not None:
             meter.charge(handle.num_output_tokens)

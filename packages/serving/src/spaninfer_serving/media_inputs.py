@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spaninfer_engine import Engine
 from spaninfer_engine.errors import InvalidMedia
+from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.media import MediaKind
 
 from spaninfer_serving.error_mapping import busy
@@ -53,7 +53,7 @@ ReadMedia: TypeAlias = Mapping[Place, ReadPart]
 class MediaInputs:
     """Reads the media of requests, for the tasks of one event loop."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Frontend, settings: Settings) -> None:
         self._engine, self._settings = engine, settings
         self._opening = Lock()
         self._pool: DecodePool | None = None

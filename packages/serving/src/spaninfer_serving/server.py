@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,9 +21,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spaninfer_serving import access_log, connection_slots
 from spaninfer_serving.app import create_app
+from spaninfer_serving.engine_client import EngineClient
+from spaninfer_serving.figures import Figures
 from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
+
+if TYPE_CHECKING:
+    from spaninfer_serving.api_server.hub import ApiServers
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +62,7 @@ def serve(
 
     Raises ConfigError where the address cannot be bound.
     """
-    if settings.log_requests:
-        access_log.print_lines(as_json=settings.log_format == "json")
-    if settings.log_format == "json":
-        access_log.print_json()
+    access_log.set_up(settings)
     listener = listener or bind(settings)
     try:
         listener.listen()  # here two servers meet that were bound to one address while they loaded
@@ -67,7 +70,22 @@ def serve(
         listener.close()
         raise _taken(settings, reason) from reason
     sys.setswitchinterval(SWITCH_S)
-    Server(engine, settings, lambda: ready(_url(listener))).run(sockets=[listener])
+    url = _url(listener)
+    if settings.api_servers:
+        _api_servers(engine, settings, listener).run(lambda: ready(url))
+    else:
+        Server(engine, settings, lambda: ready(url)).run(sockets=[listener])
+
+
+def _api_servers(engine: Engine, settings: Settings, listener: socket.socket) -> ApiServers:
+    try:
+        from spaninfer_serving.api_server.hub import ApiServers
+    except ImportError as missing:
+        raise ConfigError(
+            "--api-server-count needs msgspec, the extra api-servers: pip install msgspec "
+            f"({missing})"
+        ) from missing
+    return ApiServers(engine, settings, listener)
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -101,9 +119,15 @@ def _taken(settings: Settings, reason: OSError) -> ConfigError:
 class Server(uvicorn.Server):
     """uvicorn around the app of an engine; calls `started` when it answers requests."""
 
-    def __init__(self, engine: Engine, settings: Settings, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine | EngineClient,
+        settings: Settings,
+        started: Callable[[], None],
+        figures: Figures | None = None,
+    ) -> None:
         local_only = not settings.needs_key and not settings.no_auth
-        self._app = create_app(engine, settings, local_only=local_only)
+        self._app = create_app(engine, settings, local_only=local_only, figures=figures)
         super().__init__(_config(self._app, settings))
         self._service: Service = self._app.state.service
         self._announce = started
@@ -129,7 +153,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests that run finish for a while, and end the others."""
-        running = len(self.server_state.tasks)
+        # Behind an answer that is whole, its task is among them until the event loop's next turn.
+        running = sum(not task.done() for task in self.server_state.tasks)
         if running and not self.force_exit:
             log.warning(
                 "stopping: requests still running: %d; they may take %g seconds, "
@@ -142,6 +167,10 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, and stop at the second."""
+        self.drain()
+
+    def drain(self) -> None:
+        """Finish what runs and end; called a second time, at once."""
         # uvicorn would raise the signal again in the end, so that the process dies of it: here
         # the caller still has an engine to close, and a drained server has done what it was told.
         self._service.draining = True

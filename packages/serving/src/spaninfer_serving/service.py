@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import AsyncEngine, Engine, Output, OutputStream, Placement, SamplingParams
+from spaninfer_engine import Engine, Output, Placement, SamplingParams
 from spaninfer_engine.errors import InvalidGrammar, PromptTooLong, shown
+from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.prompts import media_of
 from spaninfer_engine.text import Prompt as RenderedPrompt
 from spaninfer_engine.texts import Task
@@ -19,17 +19,18 @@ from spaninfer_serving.access_log import Tally
 from spaninfer_serving.chat_prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat_traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
+from spaninfer_serving.engine_client import EngineClient, LocalClient
+from spaninfer_serving.engine_control import StartRequest
+from spaninfer_serving.figures import Figures
 from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
-from spaninfer_serving.gate import Gate
-from spaninfer_serving.in_flight import InFlight
 from spaninfer_serving.job_outputs import outputs_of
 from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta
 from spaninfer_serving.responses_api.store import ResponseStore
-from spaninfer_serving.settings import Settings, account_of
+from spaninfer_serving.settings import Settings
 from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of, sampling_with
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields
@@ -66,7 +67,6 @@ ROUTES: Mapping[Task, str] = {
 
 STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
 
-STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 
@@ -86,42 +86,49 @@ class GenerationJob:
 class Service:
     """One engine behind one name."""
 
-    engine: Engine
-    streams: AsyncEngine  # the same engine, for the event loop
+    client: EngineClient
     settings: Settings
     metrics: Metrics
     parse_pool: ParsePool
-    text_batcher: TextBatcher
+    text_batcher: TextBatcher | None  # where the engine is in this process
     media_inputs: MediaInputs
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
     stored: ResponseStore
     created_s: int  # Unix time
-    in_flight: InFlight
-    gate: Gate
     draining: bool = False
-    is_frozen: bool = False
 
     @classmethod
-    def new(cls, engine: Engine, settings: Settings) -> Service:
-        """Return the service of an engine, dated now."""
+    def new(
+        cls, client: EngineClient, settings: Settings, figures: Figures | None = None
+    ) -> Service:
+        """Return the service of an engine, dated now; `figures` are shared with other processes."""
+        front = client.front
         return cls(
-            engine,
-            AsyncEngine(engine),
+            client,
             settings,
-            Metrics(engine.stats, vllm_names=settings.metrics_names == "both"),
-            ParsePool(engine.resolved.max_running + engine.resolved.max_waiting),
-            TextBatcher(engine),
-            MediaInputs(engine, settings),
-            traits_of(engine.template, engine.tokenizer, settings.tool_parser),
-            ResponseStore(settings.max_stored_responses, STORED_BYTES),
+            Metrics(figures or Figures.own(), vllm_names=settings.metrics_names == "both"),
+            ParsePool(settings.num_places(front.resolved)),
+            TextBatcher(client.engine) if isinstance(client, LocalClient) else None,
+            MediaInputs(front, settings),
+            traits_of(front.template, front.tokenizer, settings.tool_parser),
+            ResponseStore(settings.num_stored_responses, STORED_BYTES),
             int(time.time()),
-            InFlight({account_of(key): key.limits for key in settings.user_keys}),
-            Gate(),
         )
 
     def close(self) -> None:
         """End the processes that decode media; idempotent. The engine is closed by its owner."""
         self.media_inputs.close()
+
+    @property
+    def engine(self) -> Frontend:
+        """The part of the engine that needs no steps."""
+        return self.client.front
+
+    @property
+    def texts(self) -> Engine:
+        """The engine, which embeds or ranks: never that of another process."""
+        assert self.text_batcher is not None, "a server of several processes generates"
+        return self.text_batcher.engine
 
     @property
     def model(self) -> str:
@@ -330,29 +337,17 @@ class Service:
         called while the gate is not shut.
         The request can be ended by the id of `tally`, which counts its tokens.
         """
-        streams: list[OutputStream] = []
-        self.gate.check()
-        account = asked.placement.client
-        self.in_flight.admit(account, sum(len(prompt.ids) for prompt in asked.prompts))
-        try:  # the reference keeps the grammar cached until every prompt has started
-            tenant = asked.placement.tenant
-            grammar = await self.streams.compile_grammar(asked.sampling, tenant)
+        start = StartRequest(
+            request_id=tally.request_id,
+            prompts=[prompt.ids for prompt in asked.prompts],
+            sampling=asked.sampling,
+            placement=asked.placement,
+            at_end=at_end,
+        )
+        try:
+            streams = await self.client.start(start)
         except InvalidGrammar as refused:
             raise problem_of_form(asked.form_param, refused) from refused
-        try:
-            for number, prompt in enumerate(asked.prompts, start=1):
-                stream = self.streams.start(
-                    prompt.ids, asked.sampling, asked.placement, at_end=at_end
-                )
-                streams.append(stream)
-                if number % STARTED_TOGETHER == 0:
-                    await asyncio.sleep(0)
-        except BaseException:  # all or nothing: nobody will read those that were started
-            for stream in streams:
-                stream.close()
-            raise
-        del grammar
-        self.in_flight.add(tally.request_id, account, streams)
         tally.asked, tally.is_chat = asked.sampling, asked.meta.id.startswith("chat")
 
         def ended(output: Output) -> None:

@@ -6,9 +6,11 @@ import ipaddress
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from spaninfer_engine.config import Resolved
 from spaninfer_engine.errors import ConfigError
 
 from spaninfer_serving.dialects.table import DIALECTS
@@ -16,6 +18,7 @@ from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.keys import UserKey, hash_of
 
 DAY_S = 86_400
+MAX_API_SERVERS = 64
 SENDABLE = frozenset(map(chr, range(0x21, 0x7F)))  # visible ASCII: what headers carry unchanged
 MIB = 1 << 20
 
@@ -66,6 +69,7 @@ class Settings:
     media_hosts: tuple[str, ...] = ()  # from these alone; empty: from all
     media_workers: int = 2  # processes that decode
     max_media: int = 64  # images, videos and clips of a request
+    api_servers: int = 0  # processes beside the engine's that answer requests; 0: it does
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -81,6 +85,11 @@ class Settings:
         if self.tool_parser is not None and self.tool_parser not in DIALECTS:
             raise ConfigError(
                 f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
+            )
+        if not 0 <= self.api_servers <= MAX_API_SERVERS:
+            raise ConfigError(
+                f"--api-server-count is {self.api_servers}; allowed is 0 (the engine's process "
+                f"answers requests itself) to {MAX_API_SERVERS}"
             )
         for name in ("media_workers", "max_media"):
             if getattr(self, name) < 1:
@@ -102,6 +111,15 @@ class Settings:
     def needs_key(self) -> bool:
         """True if every request for something that is not public must bring a key."""
         return bool(self.api_keys or self.priority_keys or self.user_keys)
+
+    @property
+    def num_stored_responses(self) -> int:
+        """How many responses each process keeps: none where any of several may be asked for it."""
+        return 0 if self.api_servers else self.max_stored_responses
+
+    def num_places(self, resolved: Resolved) -> int:
+        """Return for how many requests a process has room: its part of what the engine takes."""
+        return ceil((resolved.max_running + resolved.max_waiting) / max(1, self.api_servers))
 
     def largest_body(self, context: int, *, takes_media: bool = False) -> int:
         """Return how many bytes a body may have, for a model that takes so many tokens."""

@@ -49,7 +49,7 @@ class TextBatcher:
     """Computes the rows of texts with one engine, a step at a time."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._most_waiting = engine.resolved.max_waiting
         self._queue: FairQueue[_Item] = FairQueue()
         self._held: _Item | None = None  # did not fit into the step before
@@ -94,7 +94,7 @@ class TextBatcher:
             self._num_waiting -= 1
             request.begun_s = request.begun_s or now_s
         loop = asyncio.get_running_loop()
-        begun = self._thread.submit(self._engine.rows_of, [item.text for item in items])
+        begun = self._thread.submit(self.engine.rows_of, [item.text for item in items])
 
         def report(done: Future[Rows]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -104,7 +104,7 @@ class TextBatcher:
 
     def _take(self) -> list[_Item]:
         """Return the texts of the next step."""
-        resolved = self._engine.resolved
+        resolved = self.engine.resolved
         items: list[_Item] = []
         num_tokens = 0
         while (self._held or len(self._queue)) and len(items) < resolved.max_running:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from spaninfer_engine import EngineStats
 from spaninfer_engine.request import FinishReason
 
@@ -27,39 +25,32 @@ REASONS: Mapping[FinishReason, str] = {
 }
 
 
-class VllmNames(Collector):
-    """Reads our histograms and the engine's statistics whenever Prometheus asks."""
-
-    def __init__(self, ours: CollectorRegistry, stats: Callable[[], EngineStats]) -> None:
-        self._ours, self._stats = ours, stats
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield every figure that both have, with vLLM's labels."""
-        stats = self._stats()
-        labels = {"model_name": stats.model, "engine": "0"}
-        for family in self._ours.collect():
-            if name := HISTOGRAMS.get(family.name):
-                yield _renamed(family, name, labels)
-        for name, text, value in (
-            ("num_requests_running", "Choices that hold spans", stats.running),
-            ("num_requests_waiting", "Choices that wait to start", stats.waiting),
-            ("kv_cache_usage_perc", "Spans in use, from 0 to 1", stats.span_usage),
-        ):
-            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
-            gauge.add_metric(tuple(labels.values()), float(value))
-            yield gauge
-        asked = stats.prefix_hit_tokens + stats.prefix_miss_tokens
-        for name, text, value in (
-            ("prefix_cache_queries", "Prompt tokens looked up", asked),
-            ("prefix_cache_hits", "Prompt tokens found", stats.prefix_hit_tokens),
-            ("prompt_tokens", "Tokens of prompts", asked),
-            ("generation_tokens", "Tokens drawn", stats.generated_tokens),
-            ("num_preemptions", "Requests that gave their spans to others", stats.preemptions),
-        ):
-            counter = CounterMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
-            counter.add_metric(tuple(labels.values()), value)
-            yield counter
-        yield _finished(stats, labels)
+def vllm_families(ours: Sequence[Metric], stats: EngineStats) -> Iterator[Metric]:
+    """Yield every figure that both have, with vLLM's labels."""
+    labels = {"model_name": stats.model, "engine": "0"}
+    for family in ours:
+        if name := HISTOGRAMS.get(family.name):
+            yield _renamed(family, name, labels)
+    for name, text, value in (
+        ("num_requests_running", "Choices that hold spans", stats.running),
+        ("num_requests_waiting", "Choices that wait to start", stats.waiting),
+        ("kv_cache_usage_perc", "Spans in use, from 0 to 1", stats.span_usage),
+    ):
+        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
+        gauge.add_metric(tuple(labels.values()), float(value))
+        yield gauge
+    asked = stats.prefix_hit_tokens + stats.prefix_miss_tokens
+    for name, text, value in (
+        ("prefix_cache_queries", "Prompt tokens looked up", asked),
+        ("prefix_cache_hits", "Prompt tokens found", stats.prefix_hit_tokens),
+        ("prompt_tokens", "Tokens of prompts", asked),
+        ("generation_tokens", "Tokens drawn", stats.generated_tokens),
+        ("num_preemptions", "Requests that gave their spans to others", stats.preemptions),
+    ):
+        counter = CounterMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
+        counter.add_metric(tuple(labels.values()), value)
+        yield counter
+    yield _finished(stats, labels)
 
 
 def _renamed(family: Metric, name: str, labels: Mapping[str, str]) -> Metric:

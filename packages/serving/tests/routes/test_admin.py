@@ -216,11 +216,11 @@ def test_keys_with_limits_wait_and_others_do_not(live, until):
     service.engine.freeze()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(ask, address, "/v1/completions", short, key="few")
-        until(lambda: len(service.in_flight) == 1)
+        until(lambda: len(service.client.control.in_flight) == 1)
         refused = ask(address, "/v1/completions", short, key="few")
         service.engine.thaw()
         assert running.result()[0] == 200
-    until(lambda: len(service.in_flight) == 0)
+    until(lambda: len(service.client.control.in_flight) == 0)
 
     assert (refused[0], refused[1]["error"]["code"]) == (429, "rate_limit_exceeded")
     assert ask(address, "/v1/completions", short, key="few")[0] == 200
@@ -229,6 +229,6 @@ def test_keys_with_limits_wait_and_others_do_not(live, until):
     long = short | {"prompt": "x" * 15}  # tokens are bytes: two prompts are more than a minute's
     assert [ask(address, "/v1/completions", long, key="asks")[0] for _ in range(2)] == [200, 429]
     assert ask(address, "/v1/completions", LONG | {"max_tokens": 40}, key="writes")[0] == 200
-    until(lambda: len(service.in_flight) == 0)
+    until(lambda: len(service.client.control.in_flight) == 0)
     owed = ask(address, "/v1/completions", short, key="writes")
     assert (owed[0], owed[1]["error"]["code"]) == (429, "rate_limit_exceeded")

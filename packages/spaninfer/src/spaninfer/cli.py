@@ -96,6 +96,7 @@ def serve(
     answering: serve_options.Answering,
     media: serve_options.MediaSources,
     telemetry: serve_options.Telemetry,
+    weights: options.WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -122,6 +123,7 @@ def serve(
         )
         config = EngineConfig(
             model=model,
+            weights=weights,
             served_name=served_model_name,
             **compute.asked,
             **cache.asked,
@@ -144,6 +146,11 @@ def serve(
             resolved = engine.resolved
             show.decisions(resolved)
             show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
+            if settings.api_servers:
+                show.note(
+                    f"API servers: {settings.api_servers} processes; responses of /v1/responses "
+                    "are not kept"
+                )
             ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 

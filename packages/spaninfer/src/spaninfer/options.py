@@ -10,7 +10,14 @@ from typing import Annotated, Any, Literal
 import typer
 from spaninfer_engine import ConfigError, Engine, SamplingParams, StructuredOutput
 from spaninfer_engine.backends.registry import CPU, CUDA
-from spaninfer_engine.config import BackendName, DType, KVDType, Quantize, QuantizeGroup
+from spaninfer_engine.config import (
+    BackendName,
+    DType,
+    KVDType,
+    Quantize,
+    QuantizeGroup,
+    Weights,
+)
 from spaninfer_engine.startup.limits import SPAN_LEN
 
 from spaninfer import show
@@ -69,9 +76,9 @@ KVDTypeOption = Annotated[
 QuantizeOption = Annotated[
     Quantize | None,
     _engine(
-        "Quantise weights while loading: fp8 and w8a8 on backend cuda, bfloat16 and w8a16 (int8 "
-        "with activations in 16 bits) on cpu, int8 to int2 on all; torch and reference hold the "
-        "numbers that these stand for."
+        "Quantise weights while loading: fp8 and w8a8 on backend cuda, bfloat16, w8a16 (int8 "
+        "with activations in 16 bits) and w7a7 (181 levels of both) on cpu, int8 to int2 on all; "
+        "torch and reference hold the numbers that these stand for."
     ),
 ]
 GroupName = Literal["32", "64", "128", "row"]
@@ -184,6 +191,12 @@ Regex = Annotated[str | None, _sampling("A regular expression that the whole ans
 GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
     None: None, "32": 32, "64": 64, "128": 128, "row": "row"
 }  # fmt: skip
+
+
+WhichWeights = Annotated[
+    Weights,
+    typer.Option(help="dummy: random ones, for measurements; the folder needs config.json alone."),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,18 @@ class Listening:
 
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000
+    api_server_count: Annotated[
+        int,
+        typer.Option(
+            help="Processes that answer requests beside the engine's; 0: the engine's own does. "
+            "For small models and many clients on a GPU: docs/guides/serve.md."
+        ),
+    ] = 0
 
     @property
     def asked(self) -> dict[str, Any]:
         """Fields of Settings."""
-        return {"host": self.host, "port": self.port}
+        return {"host": self.host, "port": self.port, "api_servers": self.api_server_count}
 
 
 @dataclass(frozen=True, slots=True)

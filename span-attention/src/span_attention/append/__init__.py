@@ -107,23 +107,9 @@ def _arguments(addresses: Iterable[int], spans: Spans, norm: HeadNorm) -> Append
     """Return the kernel's arguments; addresses of arrays as in `_NAMES`, then of the result."""
     query, key, value, slots, cosine, sine, query_weight, key_weight, out = addresses
     (keys, values), (key_scales, value_scales) = spans.places, spans.scale_places
-    return AppendArguments(
-        query_out=out,
-        keys=keys,
-        values=values,
-        key_scales=key_scales,
-        value_scales=value_scales,
-        query=query,
-        key=key,
-        value=value,
-        cosine=cosine,
-        sine=sine,
-        slot_mapping=slots,
-        query_weight=query_weight,
-        key_weight=key_weight,
-        eps=norm.eps,
-        weight_offset=norm.weight_offset,
-    )
+    written = out, keys, values, key_scales, value_scales
+    read = query, key, value, cosine, sine, slots, query_weight, key_weight
+    return AppendArguments._make((*written, *read, norm.eps, norm.weight_offset))
 
 
 _NO_ROTARY = Rotary(None, None, len=0)

@@ -9,7 +9,7 @@ from spaninfer_engine.errors import ConfigError
 
 GRID_NAMES: tuple[Quantize, ...] = ("int8", "int6", "int5", "int4", "int3.5", "int3", "int2")
 """Whole numbers on grids: levels at even steps, a scale and a bias of each group."""
-GROUPED: tuple[Quantize, ...] = ("w8a16", *GRID_NAMES)
+GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *GRID_NAMES)
 """Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
@@ -42,7 +42,7 @@ def number_bits(quantize: Quantize) -> float:
     >>> number_bits("int3.5"), number_bits("fp8")
     (3.5, 8.0)
     """
-    known = {"bfloat16": 16.0, "fp8": 8.0, "w8a8": 8.0, "w8a16": 8.0}
+    known = {"bfloat16": 16.0, "fp8": 8.0, "w8a8": 8.0, "w8a16": 8.0, "w7a7": 8.0}
     return known.get(quantize) or float(quantize.removeprefix("int"))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, stack_weights
 
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
-from spaninfer_engine.ops.operation import Packable, Use
+from spaninfer_engine.ops.operation import Packable, TakenApart, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Ones, Weight
@@ -95,7 +95,7 @@ class Packer(Generic[A]):
         formats = [entry.format for each in stored for entry in each]
         pack = self._ops.quantized_packer(formats, layout)
         is_mixed = any(len({entry.format for entry in each}) > 1 for each in stored)
-        if pack is None or is_mixed or any(use.view is not None for use in uses):
+        if pack is None or is_mixed or not all(map(_keeps_codes, uses, stored)):
             return None
         return pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
 
@@ -112,9 +112,20 @@ class Packer(Generic[A]):
         return self._reader.read(tensor.name)
 
 
+def _keeps_codes(use: Use, stored: Sequence[QuantizedEntry]) -> bool:
+    """Return True if a use reads the weight as it is, or its rows in another order."""
+    if use.view is None:
+        return True
+    is_of_rows = isinstance(use.view, TakenApart) and use.view.axis == len(use.shape) - 2
+    return is_of_rows and all(entry.format.group_rows == 1 for entry in stored)
+
+
 def _load(use: Use, stored: Sequence[QuantizedEntry]) -> QuantizedWeight:
     weights = [entry.load() for entry in stored]
-    return stack_weights(weights) if use.stacked else weights[0]
+    weight = stack_weights(weights) if use.stacked else weights[0]
+    if isinstance(use.view, TakenApart):
+        return weight.rows(use.view.order(weight.shape[-2]))
+    return weight
 
 
 def packed_bytes(packed: Any) -> int:

@@ -14,10 +14,15 @@ Bits = NDArray[np.uint8]
 
 
 class _FunctionMask:
-    """The mask of a caller's function, which looks at all tokens anew."""
+    """The mask of a caller's function, which looks at all tokens anew.
+
+    An array that nobody can write to is packed once, however often it is returned.
+    """
 
     def __init__(self, function: TokenMask, vocab: int) -> None:
         self._function, self._vocab = function, vocab
+        self._fixed: Bools | None = None
+        self._packed: Bits | None = None  # `_fixed`
 
     def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> None:
         """Write the tokens that the function allows; all of them where it returns None.
@@ -28,12 +33,24 @@ class _FunctionMask:
         if found is None:
             bits[:] = 0xFF
             return
-        is_array = isinstance(found, np.ndarray)
-        if not (is_array and found.dtype == np.bool_ and found.shape == (vocab,)):
-            got = f"{found.dtype} {found.shape}" if is_array else type(found)
-            raise InvalidMask(f"a token mask returned {got}; it returns bool ({vocab},) or None")
-        packed = np.packbits(found, bitorder="little")
+        packed = self._packed if found is self._fixed else None
+        if packed is None:
+            is_array = isinstance(found, np.ndarray)
+            if not (is_array and found.dtype == np.bool_ and found.shape == (vocab,)):
+                got = f"{found.dtype} {found.shape}" if is_array else type(found)
+                raise InvalidMask(
+                    f"a token mask returned {got}; it returns bool ({vocab},) or None"
+                )
+            packed = np.packbits(found, bitorder="little")
+            self._fixed, self._packed = (found, packed) if _is_fixed(found) else (None, None)
         bits[: len(packed)] = packed
+
+
+def _is_fixed(array: Bools) -> bool:
+    """Return True if nobody can write to the array's memory, by it or by what it is a view of."""
+    if array.flags.writeable or array.base is None:
+        return not array.flags.writeable
+    return isinstance(array.base, np.ndarray) and not array.base.flags.writeable
 
 
 def mask_of(sequence: NewSequence, vocab: int) -> Matcher | None:

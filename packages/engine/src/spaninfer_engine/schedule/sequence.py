@@ -10,10 +10,17 @@ import numpy as np
 
 from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.table import SpanTable
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import Entry, TokenLogprobs
 from spaninfer_engine.media import MediaRun
 from spaninfer_engine.plan import NewSequence, TableUpdate
-from spaninfer_engine.request import FinishReason, Request, TokenIds, TokenLogprob, Usage
+from spaninfer_engine.request import (
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenIds,
+    TokenLogprob,
+    Usage,
+)
 from spaninfer_engine.schedule.policy import sort_key
 
 
@@ -109,6 +116,16 @@ class SequenceState:
         return (self.request.seed + self.index) % 2**64
 
     @property
+    def sampling(self) -> SamplingParams:
+        """The parameters of its request."""
+        return self.request.sampling
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens were sampled so far."""
+        return len(self.output_ids)
+
+    @property
     def num_computed(self) -> int:
         """Leading positions whose keys are computed and can be relied on, once it decodes."""
         return self.prompt_len + len(self.output_ids) - 1
@@ -180,7 +197,7 @@ class Ended:
     error: Exception | None = None
 
 
-NewToken = tuple[SequenceState, int, TokenLogprob | None]
+NewToken = tuple[SequenceState, int, Entry | None]
 """A sequence, the token sampled for it, and its log-probability where asked."""
 
 

@@ -106,7 +106,7 @@ def build(asked: EngineConfig, progress: Progress = silent, rank: Rank = ALONE) 
         source = _open(asked, checkpoint, name)
         loaded = _load(source, _choose_backend(source), rank, progress)
         resolved = _fit(source, loaded, progress)
-        return _assemble(source, loaded, resolved, progress)
+        return replace(_assemble(source, loaded, resolved, progress), asked=asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
-from spaninfer_engine.config import Resolved
+from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.request import SamplingParams
@@ -60,6 +60,19 @@ class PlanRunner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrontParts:
+    """What a front is made of."""
+
+    resolved: Resolved
+    context: int  # tokens of prompt and answer together
+    vocab: int
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling: SamplingParams  # where a request brings none
+    media: MediaSetup | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """A model ready to run, with everything around it."""
 
@@ -76,3 +89,4 @@ class Parts:
     media: MediaSetup | None = None  # of decoders that see or hear
     towers: tuple[HostTower[Any], ...] = ()  # of decoders that see or hear
     span_files: SpanFiles | None = None  # of KV cache offloading to disk
+    asked: EngineConfig | None = None  # the options; None where the parts were made elsewhere

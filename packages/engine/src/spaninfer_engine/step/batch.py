@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.media import runs_within
 from spaninfer_engine.plan import Slice
+from spaninfer_engine.request import MAX_LOGPROBS
 from spaninfer_engine.step.sequences import Sequences
 
 Ints = NDArray[np.int32]
@@ -139,7 +140,10 @@ class Batch:
 
     def per_token(self, column: Ints) -> Ints:
         """Repeat a column [R] for every token, [T]."""
-        return column if self.has_single_tokens else np.repeat(column, self.stops - self.starts)
+        if self.has_single_tokens:
+            return column
+        loc = self.query_start_loc  # not starts and stops: slices that pad have a token, and none
+        return np.repeat(column, loc[1:] - loc[:-1])
 
     def logit_indices(self) -> Ints:
         """Return the tokens that get logits, [W]."""
@@ -168,6 +172,16 @@ class Batch:
         positions = _ranges(self.stops + 1 - self.samples - counts, loc)
         next_ids: Ints = sequences.tokens[np.repeat(self.table_rows, counts), positions]
         return _ranges(self.logit_start_loc[:-1], loc), next_ids
+
+    def most_reported(self, sequences: Sequences) -> int:
+        """Return how many most likely tokens those slices ask for, at the most.
+
+        A sequence that nobody knows, of a step whose memory is measured, asks for all.
+        """
+        slices = np.flatnonzero(self.num_reported).tolist()
+        asking = [sequences.by_id.get(self.seq_ids[index]) for index in slices]
+        counts = [MAX_LOGPROBS if x is None else x.sampling.prompt_logprobs or 0 for x in asking]
+        return max(counts, default=0)
 
     def runs(self, rows: Sequence[int] | None = None, *, first: int = 0) -> tuple[Run, ...]:
         """Return the slices from number `first` on; `rows` stand in for the table rows."""

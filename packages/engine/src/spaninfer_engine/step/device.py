@@ -82,7 +82,8 @@ class Launched(Protocol):
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with `masked` slices, which waits for this.
 
-        Called once, before the next launch: forward passes do not wait for masks.
+        Called once, before the next launch: forward passes do not wait for masks. The arrays are
+        the caller's again when this returns.
         """
         ...
 

@@ -68,7 +68,9 @@ class SequenceMirror:
     def sampling_work(self, batch: Batch) -> SamplingWork:
         """Return the work that the sequences of a step make."""
         ids = batch.seq_ids
-        return SamplingWork(*(bool(each) and not each.isdisjoint(ids) for each in self._demanding))
+        return SamplingWork(
+            *(len(each.intersection(ids)) if each else 0 for each in self._demanding)
+        )
 
     def reset(self) -> None:
         """Copy every sequence anew: writes of a step that did not take place may be lost."""

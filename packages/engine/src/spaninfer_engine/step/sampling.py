@@ -89,12 +89,12 @@ class DeviceSamplingParams:
 
 
 class SamplingWork(NamedTuple):
-    """The work of sampling, beyond truncation and a random number per token."""
+    """How many rows have work beyond truncation and a random number per token."""
 
-    penalties: bool = False  # logits are changed before
-    typical: bool = False
-    logprobs: bool = False
-    processed_logprobs: bool = False
+    penalties: int = 0  # logits are changed before
+    typical: int = 0
+    logprobs: int = 0
+    processed_logprobs: int = 0
 
     @classmethod
     def of(cls, params: DeviceSamplingParams) -> SamplingWork:
@@ -106,8 +106,12 @@ class SamplingWork(NamedTuple):
 
     @property
     def is_uncaptured(self) -> bool:
-        """True if no graph holds this work: a graph of the step ends with the logits."""
-        return self.typical or self.processed_logprobs
+        """True if no graph holds this work: a graph of the step ends with the logits.
+
+        Processed logits that are read after tokens were sampled are those of a graph's memory
+        where penalties change them, and the model's over the temperature elsewhere.
+        """
+        return bool(self.typical or (self.processed_logprobs and self.penalties))
 
 
 def fits_kernel(sequence: NewSequence) -> bool:

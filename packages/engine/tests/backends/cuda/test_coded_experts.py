@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from published import METHODS
+from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_op_reference import (
     QuantizedWeight,
@@ -25,10 +26,18 @@ from spaninfer_engine.backends.cuda.coded_experts import (  # noqa: E402
     expert_format,
     pack_coded,
 )
+from spaninfer_engine.backends.cuda.expert_weights import DOWN, GATE_UP  # noqa: E402
 from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer, Kernels  # noqa: E402
-from spaninfer_engine.backends.cuda.quantised import codes_of, numbers_of  # noqa: E402
+from spaninfer_engine.backends.cuda.ops import CudaOps  # noqa: E402
+from spaninfer_engine.backends.cuda.quantised import (  # noqa: E402
+    format_of_packing,
+    numbers_of,
+    put_codes,
+)
 from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm  # noqa: E402
+from spaninfer_engine.backends.cuda.scaled import codes_of_packing  # noqa: E402
 from spaninfer_kernels_cuda import moe  # noqa: E402
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat  # noqa: E402
 
 Array = NDArray[Any]
 EXPERTS, TOP_K, CHANNELS, INNER = 5, 2, 512, 256
@@ -61,14 +70,16 @@ def test_fp8_stands_for_the_same_numbers_within_a_rounding_of_scales(name: str) 
     format = expert_format([weight.format])
     assert format is not None
 
-    codes, offset = codes_of(weight, format)
-    scales, _, factors = numbers_of(weight, format)
-    found = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64) * factors[:, None]
+    codes = torch.empty(weight.shape, dtype=torch.uint8)
+    put_codes(weight, format, codes, _upload)
+    scales, _, factors = (
+        each.double().numpy() for each in numbers_of(weight, format, torch.device("cpu"))
+    )
+    found = codes.numpy().view(ml_dtypes.float8_e4m3fn).astype(np.float64) * factors[:, None]
     if format.group is not None:
-        found *= np.repeat(scales.astype(np.float64), format.group, 1)
+        found *= np.repeat(scales, format.group, 1)
 
     exact = dequantize_weight(weight).astype(np.float64)
-    assert offset == 0
     assert (np.abs(found - exact) <= 2.0**-11 * np.abs(exact)).all()
 
 
@@ -76,6 +87,13 @@ def test_experts_of_formats_without_a_kernel_are_expanded() -> None:
     assert expert_format([_stack("GPTQ reordered", 64, 128).format]) is None
     one, other = (_stack(name, 64, 128).format for name in ("GPTQ", "W8A16"))
     assert expert_format([one, other]) is None
+
+
+@pytest.mark.parametrize(("name", "group"), [("MXFP4", 32), ("NVFP4", 16)])
+def test_4_bit_floats_take_4_bits(name: str, group: Any) -> None:
+    format = expert_format([_stack(name, 64, 128).format])
+
+    assert format == QuantizedFormat(4, group, values="e2m1")
 
 
 def test_odd_sizes_are_expanded() -> None:
@@ -110,7 +128,39 @@ def test_a_layer_of_published_codes_is_its_definition(name: str, tokens: int) ->
 
     expected = _defined(x.astype(np.float64), logits, *map(dequantize_weight, (gate, up, down)))
     error = np.abs(y.float().cpu().numpy() - expected)
-    assert (error <= 2.0**-7 * np.sqrt(np.mean(expected**2, 1, keepdims=True)) * 2).all()
+    size = np.sqrt(np.mean(expected**2, 1, keepdims=True))  # of each expert's results, rounded too
+    assert (error <= 2.0**-7 * (np.abs(expected) + 2 * size)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inner", [INNER, 136], ids=["whole blocks", "parts of blocks"])
+@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.02), ("int4", 0.2), ("fp8", 0.06)])
+def test_experts_are_rounded_while_loading_as_other_weights_are(
+    quantize: Any, most: float, inner: int
+) -> None:
+    packing = packing_of(quantize, None)
+    ops = CudaOps("bfloat16", quantize=codes_of_packing(packing) or format_of_packing(packing))
+    random = np.random.default_rng(0)
+    gate, up, down = (
+        (random.standard_normal((EXPERTS, *shape)) * shape[1] ** -0.5).astype(np.float32)
+        for shape in ((inner, CHANNELS), (inner, CHANNELS), (CHANNELS, inner))
+    )
+    w13, w2 = ops.pack([gate, up], GATE_UP), ops.pack([down], ops.expanded_layout(DOWN))
+    layer = ExpertLayer(
+        *(EXPERTS, CHANNELS, inner, "silu", moe.RouteOptions(TOP_K, normalise=True)),
+        moe.Formats(w13.format, w2.format),
+    )
+    x = random.standard_normal((3, CHANNELS)).astype(ml_dtypes.bfloat16)
+    logits = random.standard_normal((3, EXPERTS)).astype(np.float32)
+
+    weights = moe.Experts(w13.records, w2.records, f13=w13.factors, f2=w2.factors)
+    call = ExpertCall(weights)
+    y = ops.kernels.run_experts(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), call)
+
+    expected = _defined(x.astype(np.float64), logits, gate, up, down)
+    error = y.float().cpu().numpy() - expected
+    assert np.sqrt(np.mean(error**2) / np.mean(expected**2)) < most
+    assert w13.nbytes < 0.6 * 2 * (gate.size + up.size)
 
 
 def _upload(array: Array, to: Any) -> None:

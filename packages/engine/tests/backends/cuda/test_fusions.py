@@ -21,7 +21,7 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
-PLAIN = {"gpt_oss", "deepseek_v32"}  # computed by torch's operators on this backend
+OTHERS = {"deepseek_v32"}  # attention to selected keys
 
 
 def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
@@ -35,12 +35,13 @@ def _names(bound: Programs[object]) -> Counter[str]:
     return Counter(step.name for step in bound[TEXT].kernels)
 
 
-@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE if name not in PLAIN])
+@pytest.mark.parametrize("name", [f"wide {name}" for name in WIDE if name not in OTHERS])
 def test_attention_of_wide_models_is_computed_by_kernels(name: str, tmp_path: Path) -> None:
     names = _names(_bound(name, tmp_path))
 
     appends = sum(count for step, count in names.items() if step.endswith("append"))
-    assert names["span_attention"] == appends > 0
+    assert names["span_attention"] == appends
+    assert appends + names["latent_attention"] > 0
     assert not names.keys() & {"attend", "plain_attention"}
 
 
@@ -83,12 +84,25 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
         ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
-        ("deepseek_v32", "plain_selection"),
-        ("glm_moe_dsa shared", "plain_sparse_attention"),
+        ("deepseek_v32", "rotate_append_keys"),
+        ("deepseek_v32", "sparse_selection"),
+        ("glm_moe_dsa shared", "sparse_attention"),
     ],
 )
 def test_the_listing_says_by_what_a_step_is_computed(name: str, claim: str, tmp_path: Path) -> None:
     assert f"  {claim}:\n" in str(_bound(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gemma", True), ("deepseek_v32", True), ("wide deepseek_v32", True), ("wide llama3", False)],
+)
+def test_prompts_are_captured_only_where_no_step_goes_from_one_to_the_next(
+    name: str, expected: bool, tmp_path: Path
+) -> None:
+    from spaninfer_engine.backends.cuda.start import BY_PROMPT
+
+    assert bool(BY_PROMPT & _names(_bound(name, tmp_path)).keys()) == expected
 
 
 @pytest.mark.parametrize(

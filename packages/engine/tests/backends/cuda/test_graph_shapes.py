@@ -150,6 +150,21 @@ def test_a_step_with_penalties_has_a_shape_of_its_own():
     assert shape.step.has_penalties
 
 
+@pytest.mark.parametrize(
+    ("work", "later"),
+    [
+        (SamplingWork(logprobs=True), False),
+        (SamplingWork(logprobs=True, processed_logprobs=True), False),
+        (SamplingWork(penalties=True, logprobs=True, processed_logprobs=True), True),
+        (SamplingWork(typical=True), True),
+    ],
+)
+def test_graphs_sample_unless_something_reads_what_they_have_no_room_for(work, later):
+    shape = SHAPES.find(batch_of(decodes(2)), work)
+
+    assert shape == GraphShape(2, samples_later=later)
+
+
 def test_small_models_have_more_rows_to_be_captured_and_all_have_those_that_come_beside_decodes():
     assert max_prompt_tokens(24, 494_000_000) > 2000
     assert max_prompt_tokens(28, 7_600_000_000) == 1024

@@ -14,6 +14,7 @@ from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_op_reference import (
+    E2M1,
     QuantizedWeight,
     dequantize_weight,
     grid_format,
@@ -24,14 +25,15 @@ torch = pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.linear_weight import GATED_GEMM, GEMM  # noqa: E402
 from spaninfer_engine.backends.cuda.quantised import (  # noqa: E402
-    codes_of,
     format_of,
     format_of_packing,
     kept_bits,
     kernel_format,
     numbers_of,
+    put_codes,
     round_weight,
 )
+from spaninfer_engine.backends.torch.upload import fill  # noqa: E402
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat  # noqa: E402
 
 Array = NDArray[Any]
@@ -82,13 +84,13 @@ def _meant(
     format: QuantizedFormat, codes: Array, scales: Array, shifts: Array, factors: Array
 ) -> Array:
     """Return the numbers that codes stand for, by the definition of QuantizedFormat."""
-    numbers = codes.astype(np.float64)
+    numbers = np.array(E2M1)[codes] if format.values == "e2m1" else codes.astype(np.float64)
     group = format.group or codes.shape[1]
 
     def spread(array: Array) -> Array:
         return np.repeat(array.astype(np.float64), group, 1)[:, : codes.shape[1]]
 
-    if format.shift == "none":
+    if format.shift == "none" and format.values == "integer":
         numbers -= 1 << (format.bits - 1)
     if format.shift == "zero":
         numbers -= spread(shifts)
@@ -116,14 +118,23 @@ def test_grids_that_are_made_on_the_host_are_held_as_published_codes(
     _check_held(weight)
 
 
+def _put(weight: QuantizedWeight, format: QuantizedFormat) -> Array:
+    out = torch.empty(weight.shape, dtype=torch.uint8)
+    put_codes(weight, format, out, fill)
+    return out.numpy()
+
+
+def _numbers(weight: QuantizedWeight, format: QuantizedFormat) -> Iterator[Array]:
+    return (each.numpy() for each in numbers_of(weight, format, torch.device("cpu")))
+
+
 def _check_held(weight: QuantizedWeight) -> None:
     """Compare what codes, scales and shifts stand for on the GPU with the definition."""
     format = format_of(weight.format)
     assert format is not None
 
-    codes, offset = codes_of(weight, format)
-    unsigned = codes + np.uint8(offset)
-    found = _meant(format, unsigned, *numbers_of(weight, format))
+    unsigned = _put(weight, format)
+    found = _meant(format, unsigned, *_numbers(weight, format))
 
     exact = dequantize_weight(weight).astype(np.float64)
     size = np.abs(exact)
@@ -138,7 +149,7 @@ def test_scales_of_16_bits_are_kept_to_the_bit() -> None:
     format = format_of(weight.format)
     assert format is not None
 
-    scales, zeros, factors = numbers_of(weight, format)
+    scales, zeros, factors = _numbers(weight, format)
 
     np.testing.assert_array_equal(scales * factors[:, None], weight.scales.astype(np.float32))
     np.testing.assert_array_equal(zeros, weight.zeros)
@@ -198,13 +209,6 @@ def _ops(dtype: str, quantize: QuantizedFormat | None = None) -> Any:
     return CudaOps(dtype, quantize=quantize)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def stream_of_its_own() -> Iterator[None]:
-    """Runs a test on a stream that is not the default one, as devices do."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        yield
-
-
 def _check(found: Any, x: Any, numbers: Array, bias: Any, added: Array | float = 0.0) -> None:
     """Assert that a product is within a 256th of the sum of its terms' sizes."""
     wide = x.double().cpu().numpy()
@@ -214,9 +218,8 @@ def _check(found: Any, x: Any, numbers: Array, bias: Any, added: Array | float =
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("stream_of_its_own")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["GPTQ", "W4A16", "W8A8", "Q4_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("name", ["GPTQ", "AWQ", "W4A16", "W8A8", "Q4_K", "Q6_K", "MXFP4"])
 def test_products_are_those_of_the_numbers_that_codes_stand_for(name: str, dtype: str) -> None:
     ops, weight = _ops(dtype), _weight(name)
     pack = ops.quantized_packer([weight.format], GEMM)
@@ -233,7 +236,6 @@ def test_products_are_those_of_the_numbers_that_codes_stand_for(name: str, dtype
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("stream_of_its_own")
 @pytest.mark.parametrize("start", [0, 64, 130])
 def test_the_last_rows_are_a_weight_of_their_own(start: int) -> None:
     ops = _ops("bfloat16")
@@ -247,7 +249,6 @@ def test_the_last_rows_are_a_weight_of_their_own(start: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("stream_of_its_own")
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("group", [32, 128, None])
 def test_gates_of_weights_that_were_rounded_while_loading(bits: Any, group: int | None) -> None:

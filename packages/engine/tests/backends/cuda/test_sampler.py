@@ -9,14 +9,15 @@ from spaninfer_engine.backends.cuda.sampler import logprobs_of
 from spaninfer_engine.request import MAX_LOGPROBS
 
 
-def test_reports_are_read_as_they_lie():
+@pytest.mark.parametrize("count", [0, 1, MAX_LOGPROBS])
+def test_reports_are_read_as_they_lie(count):
     rows = 3
     chosen, ranks = np.array([-0.5, -1.5, -2.5], np.float32), np.array([1, 2, 3], np.int32)
-    top_ids = np.arange(rows * MAX_LOGPROBS, dtype=np.int32).reshape(rows, -1)
+    top_ids = np.arange(rows * count, dtype=np.int32).reshape(rows, count)
     top = -top_ids.astype(np.float32) / 7
 
     parts = chosen.view(np.int32), ranks, top_ids.ravel(), top.ravel().view(np.int32)
-    reports = logprobs_of(np.concatenate(parts))
+    reports = logprobs_of(np.concatenate(parts), count)
 
     for got, expected in zip(reports, (chosen, ranks, top_ids, top), strict=True):
         np.testing.assert_array_equal(got, expected)

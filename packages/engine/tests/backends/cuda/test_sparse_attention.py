@@ -1,4 +1,5 @@
-"""Sparse attention of the CUDA backend, whose operators are torch's: here they run on the CPU.
+"""Sparse attention of the CUDA backend by torch's operators, for sizes without kernels: here they
+run on the CPU.
 
 A step as it is captured: decodes with rows that pad it, then a prompt.
 """
@@ -28,8 +29,18 @@ def _cache(size: int, value_size: int, seed: int) -> SpanCache[Any]:
     return SpanCache(keys, keys[..., :value_size], keys)
 
 
+class _NoKernels:
+    """Kernels for none of these sizes."""
+
+    def has_selection(self, _layout: object, _heads: int) -> bool:
+        return False
+
+    def has_selected(self, _layout: object) -> bool:
+        return False
+
+
 def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
-    from spaninfer_engine.backends.cuda.attention import Plan
+    from spaninfer_engine.backends.cuda.attention import Plan, Pool
     from spaninfer_engine.backends.cuda.slices import AttentionSlices
 
     tables = np.random.default_rng(7).permutation(NUM_SPANS)[: 4 * COLUMNS]
@@ -45,8 +56,10 @@ def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
         logit_rows=torch.zeros(0, dtype=torch.int32),
         logit_seq_lens=torch.zeros(0, dtype=torch.int32),
     )
-    kernels: Any = None  # plain operators launch none
-    return Plan(slices, caches, (), kernels)
+    layout: Any = None
+    pools: Any = (Pool(layout, ()),) * 2  # plain operators ask no layout
+    kernels: Any = _NoKernels()
+    return Plan(slices, caches, pools, kernels)
 
 
 def _rows() -> list[tuple[int, int, int]]:
@@ -75,8 +88,10 @@ def test_rows_of_a_step_select_and_read_keys_as_defined(top_k: int) -> None:
         for shape in ((5, 6), (5,), (3, 12))
     )
 
-    selected = sparse_attention.select_keys(plan, index_query, weights, 1, 0, top_k)
-    read = sparse_attention.attend_selected(plan, query, selected, 0, 0, SCALE)
+    kernels: Any = _NoKernels()
+    at_keys, at_latents = (sparse_attention.At(plan, kernels, group, 0) for group in (1, 0))
+    selected = sparse_attention.select_keys(at_keys, index_query, weights, top_k)
+    read = sparse_attention.attend_selected(at_latents, query, selected, SCALE)
 
     assert selected.shape == (PROMPT.last, min(top_k, COLUMNS * SPAN_LEN))
     assert (selected[1] == -1).all()  # the row that pads the step
@@ -97,3 +112,49 @@ def test_rows_of_a_step_select_and_read_keys_as_defined(top_k: int) -> None:
             query[one].double().numpy(), latent, latent[..., :8], expected[None], scale=SCALE
         )
         np.testing.assert_allclose(read[one].numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_decodes_and_short_prompts_are_parts_of_a_step_and_long_prompts_one_each() -> None:
+    from spaninfer_engine.backends.cuda.slices import AttentionSlices
+    from spaninfer_engine.backends.cuda.sparse_attention import parts_of
+
+    stops, counts = (40, 9, 8, 2, 30, 31, 7), (1, 1, 4, 2, 3, 5, 7)
+    bounds = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    table = torch.zeros(9, 10, dtype=torch.int32)
+    runs = [
+        Run(bounds[n], bounds[n + 1], 8 - n, stops[n] - counts[n], stops[n]) for n in range(2, 7)
+    ]
+    slices = AttentionSlices(
+        rows=torch.arange(8, 1, -1, dtype=torch.int32),
+        lengths=torch.tensor(stops, dtype=torch.int32),
+        bounds=torch.tensor(bounds, dtype=torch.int32),
+        slots=(),
+        tables=(table,),
+        num_decodes=2,
+        prefills=tuple(runs),
+        logit_rows=torch.zeros(0, dtype=torch.int32),
+        logit_seq_lens=torch.zeros(0, dtype=torch.int32),
+    )
+
+    parts = list(parts_of(slices, table, span_len=4, top_k=8))
+
+    assert [(part.rows.start or 0, part.rows.stop, part.dense) for part in parts] == [
+        (0, 2, False),  # the tables have room for 40 positions
+        (2, 8, True),  # of two prompts that end at 8 and 2
+        (8, 11, False),
+        (11, 16, False),
+        (16, 23, True),
+    ]
+    assert [(part.slices.start or 0, part.slices.stop) for part in parts] == [
+        *((0, 2), (2, 4), (4, 5), (5, 6), (6, 7))
+    ]
+    seen = [part.lengths.tolist() for part in parts]
+    assert seen[:2] == [[40, 9], [5, 6, 7, 8, 1, 2]]
+    assert seen[2:] == [[28, 29, 30], [27, 28, 29, 30, 31], [1, 2, 3, 4, 5, 6, 7]]
+    rows: list[Any] = [part.readers.table_rows for part in parts]
+    assert [row.tolist() for row in rows] == [
+        *([8, 7], [6, 6, 6, 6, 5, 5], [4] * 3, [3] * 5, [2] * 7)
+    ]
+    assert [part.readers.one_sequence for part in parts] == [False, False, True, True, True]
+    wide = list(parts_of(slices, table, span_len=4, top_k=40))
+    assert [(part.rows.stop, part.dense) for part in wide] == [(2, True), (23, True)]

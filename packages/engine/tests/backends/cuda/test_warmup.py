@@ -46,6 +46,7 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, row
     assert min(lengths) >= 1
     assert max(lengths) <= max_len
     assert batch.max_seq_len == max(lengths)
+    assert len(batch.per_token(batch.rope_seq_lens)) == len(batch.positions()) == batch.num_tokens
     assert not batch.samples_on_device.any()
     assert {part.dtype for part in (batch.starts, batch.stops, batch.query_start_loc)} == {
         np.dtype(np.int32)

@@ -112,6 +112,16 @@ struct Wgmma;
           : FRAGMENTS_##N                                                                          \
           : "l"(a), "l"(b), "r"(adds));                                                            \
     }                                                                                              \
+    /* A from shared memory, its columns contiguous (a tile holds A transposed); else the same. */ \
+    static __device__ __forceinline__ void of_columns(                                             \
+        float (&sums)[N / 8][4], unsigned long long a, unsigned long long b) {                     \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nmov.pred adds, 1;\n"                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, " A0  \
+          ", " A1 ", adds, 1, 1, 1, 0;\n}"                                                         \
+          : FRAGMENTS_##N                                                                          \
+          : "l"(a), "l"(b));                                                                       \
+    }                                                                                              \
     /* A from registers, B's columns contiguous. */                                                \
     static __device__ __forceinline__ void of_registers(float (&sums)[N / 8][4],                   \
                                                         const unsigned (&a)[4],                    \

@@ -53,10 +53,14 @@ class ResponseStore:
         kept = self._accounts.get(account)
         found = None if kept is None else kept.get(response_id)
         if found is None:
+            how = (
+                f"they are kept in memory, the newest {self._max_responses}, unless store is false"
+                if self.is_open
+                else "this server keeps none"
+            )
             raise Problem(
                 404,
-                f"there is no response {response_id!r} of this key; they are kept in memory, the "
-                f"newest {self._max_responses}, unless store is false; send the whole "
+                f"there is no response {response_id!r} of this key; {how}; send the whole "
                 "conversation as input",
                 param=param,
                 code="response_not_found",

@@ -5,13 +5,14 @@ Each needs an admin key: without --admin-key-file, nobody has one, and all are r
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, get_args
 
 from fastapi import APIRouter, Depends, Request
 
+from spaninfer_serving.engine_client import EngineClient
 from spaninfer_serving.openapi import answers_to, query
-from spaninfer_serving.operations import Operations, set_log_level
 from spaninfer_serving.routes.respond import caller_of, handled
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.admin import (
@@ -74,41 +75,42 @@ async def pause(request: Request) -> PauseState:
     """Hold new requests back; running ones end (abort), finish (wait), or freeze (keep)."""
     mode = _chosen(request, "mode", MODES)
     clear_cache = _chosen(request, "clear_cache", ("false", "true")) == "true"
-    return await Operations(service_of(request)).pause(mode, clear_cache=clear_cache)
+    return await _generating(request).pause(mode, clear_cache=clear_cache)
 
 
 @router.post("/pause_generation", include_in_schema=False)
 async def pause_generation(request: Request) -> PauseState:
     """Pause, with SGLang's names of modes."""
     mode = SGLANG_MODES[_chosen(request, "mode", tuple(SGLANG_MODES))]
-    return await Operations(service_of(request)).pause(mode, clear_cache=False)
+    return await _generating(request).pause(mode, clear_cache=False)
 
 
 @router.post("/continue_generation", include_in_schema=False)
 @router.post("/resume")
 async def resume(request: Request) -> PauseState:
     """Let requests in again after a pause or a drain, and go on with those that were kept."""
-    return Operations(service_of(request)).resume()
+    return await _generating(request).resume()
 
 
 @router.get("/is_paused")
 async def is_paused(request: Request) -> PauseState:
     """Say whether the server is paused."""
-    return Operations(service_of(request)).state
+    return await service_of(request).client.pause_state()
 
 
 @router.post("/abort_request", include_in_schema=False)
 @router.post("/abort_requests", openapi_extra=answers_to(AbortRequest, AbortResponse))
 async def abort(request: Request) -> AbortResponse:
     """End requests by their ids, or all."""
-    work = Operations(service_of(request)).abort
-    return work(await handled(request, AbortRequest, lambda body, _: body))
+    body = await handled(request, AbortRequest, lambda body, _: body)
+    ids = None if body.abort_all else body.ids
+    return AbortResponse(aborted=await service_of(request).client.abort(ids))
 
 
 @router.post("/drain")
 async def drain(request: Request) -> Done:
     """Refuse new requests, and answer when none runs any more."""
-    await Operations(service_of(request)).drain()
+    await _generating(request).drain()
     return Done()
 
 
@@ -116,9 +118,7 @@ async def drain(request: Request) -> Done:
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Done:
     """Share nothing computed so far with requests from now on."""
-    service = service_of(request)
-    service.demand("generate")
-    service.engine.reset_prefix_cache()
+    await _generating(request).reset_prefix_cache()
     return Done()
 
 
@@ -126,7 +126,7 @@ async def reset_prefix_cache(request: Request) -> Done:
 async def log_level(request: Request) -> Done:
     """Log from this level on."""
     body = await handled(request, LogLevelRequest, lambda body, _: body)
-    set_log_level(body.level)
+    await service_of(request).client.log_from(body.level)
     return Done()
 
 
@@ -134,7 +134,18 @@ async def log_level(request: Request) -> Done:
 @router.get("/server_info")
 async def server_info(request: Request) -> ServerInfo:
     """Say what the server is and does."""
-    return Operations(service_of(request)).info()
+    service = service_of(request)
+    stats = await service.client.stats()
+    return ServerInfo(
+        version=version("spaninfer-serving"),
+        model=service.model,
+        decided=_plain(asdict(service.engine.resolved)),
+        state=stats.state.value,
+        in_flight=await service.client.num_in_flight(),
+        running=stats.running,
+        waiting=stats.waiting,
+        uptime_s=stats.uptime_s,
+    )
 
 
 @router.get("/get_world_size")
@@ -162,6 +173,21 @@ async def not_supported(request: Request) -> None:
 
 for _path in NOT_SUPPORTED:
     router.post(_path, include_in_schema=False)(not_supported)
+
+
+def _generating(request: Request) -> EngineClient:
+    """Return the engine, which generates; Problem for one that does not."""
+    service = service_of(request)
+    service.demand("generate")
+    return service.client
+
+
+def _plain(decided: dict[str, Any]) -> dict[str, Any]:
+    """Return numbers, texts and lists of these as they are, and all else as text."""
+    return {
+        name: value if isinstance(value, str | int | float | list | None) else str(value)
+        for name, value in decided.items()
+    }
 
 
 def _chosen(request: Request, name: str, allowed: tuple[Any, ...]) -> Any:

@@ -35,7 +35,7 @@ async def cache_map(request: Request) -> CacheFigures:
             code="admin_key_needed",
         )
     service.demand("generate")
-    stats, picture = service.engine.stats(), service.engine.cache_map()
+    stats, picture = await service.client.stats(), await service.client.cache_map()
     bounds, counts = service.metrics.first_tokens()
     room = MAX_CELLS // max(1, len(picture.groups))
     return CacheFigures(

@@ -16,7 +16,8 @@ router = APIRouter()
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
     """Say whether a restart would not help: 503 after the engine failed."""
-    if service_of(request).engine.stats().state is EngineState.FAILED:
+    stats = await service_of(request).client.stats()
+    if stats.state is EngineState.FAILED:
         return JSONResponse({"status": "the engine has failed"}, status_code=503)
     return JSONResponse({"status": "live"})
 
@@ -28,9 +29,9 @@ async def live(request: Request) -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
     service = service_of(request)
-    if service.draining or service.gate.is_closed:
+    if service.draining or service.client.gate.is_closed:
         return JSONResponse({"status": "draining"}, status_code=503)
-    state = service.engine.stats().state
+    state = (await service.client.stats()).state
     if state is not EngineState.RUNNING:
         return JSONResponse({"status": f"the engine is {state.value}"}, status_code=503)
     return JSONResponse({"status": "ready"})
@@ -39,4 +40,6 @@ async def ready(request: Request) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Return all figures in Prometheus' text format."""
-    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    service = service_of(request)
+    text = service.metrics.text(await service.client.stats())
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

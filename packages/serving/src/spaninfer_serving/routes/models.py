@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fastapi import APIRouter, Request
-from spaninfer_engine import Engine, EngineError
+from spaninfer_engine import EngineError
+from spaninfer_engine.frontend import Frontend
 
 from spaninfer_serving.service import Service, service_of
 from spaninfer_serving.translate import defaults_of
@@ -43,7 +44,7 @@ def _model(service: Service) -> Model:
     )
 
 
-def _modalities(engine: Engine) -> list[Modality]:
+def _modalities(engine: Frontend) -> list[Modality]:
     """Return the kinds of input; text alone where what prepares media is missing."""
     found: list[Modality] = ["text"]
     with suppress(EngineError):

@@ -116,7 +116,8 @@ async def with_media(
 ) -> T:
     """Return what `work` makes of a conversation's media, once they are read off the event loop.
 
-    It works in the threads that parse, in the lane of the media's size in memory. Raises as
+    It works in the threads that parse, in the lane of the media's size in memory, but for little
+    text about media that were read before: that is done in place. Raises as
     `handled` does, and what `MediaInputs.read` raises.
     """
     service = service_of(request)
@@ -124,6 +125,8 @@ async def with_media(
     if media is None:
         raise _left()
     size = sum(each.num_bytes for each in media.values()) + chat.num_chars
+    if size <= IN_PLACE_BYTES:  # the media are known: what is left is a short text
+        return work(media, lambda: None)
     made = await unless_disconnected(
         request,
         lambda: service.parse_pool.run(
@@ -150,8 +153,8 @@ async def started(
     The client's leaving ends the wait, and raises Problem.
     """
     service = service_of(request)
-    while service.gate.is_shut:  # rarely: watching a client takes a task
-        if await unless_disconnected(request, service.gate.opened) is None:
+    while service.client.gate.is_shut:  # rarely: watching a client takes a task
+        if await unless_disconnected(request, service.client.gate.opened) is None:
             raise _left()
     return await service.start(asked, request.state.tally, at_end=not is_streamed)
 

@@ -78,7 +78,7 @@ async def _answer(
     """Answer a request whose texts are in the parameter `param`."""
     request.state.prompt_param = param
     body, job = await read_texts(request, kind, ask, task)
-    in_flight = service_of(request).in_flight
-    in_flight.admit(job.client.account, job.usage.total_tokens)
+    client = service_of(request).client
+    await client.admit(job.client.account, job.usage.total_tokens)
     request.state.tally.prompt_tokens = job.usage.prompt_tokens
     return await whole(request, lambda: work(body, job))

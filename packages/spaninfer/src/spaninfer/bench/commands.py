@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from spaninfer_engine import ConfigError, Engine, EngineConfig
-from spaninfer_engine.config import Weights
+from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.hardware import this_machine
 
@@ -23,10 +23,13 @@ from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.pictures.exam import SKILLS
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
+from spaninfer.bench.serve.mock_model import NAME as MOCK
+from spaninfer.bench.serve.mock_model import mock_folder
 from spaninfer.bench.serve.run import measure_serve
 from spaninfer.bench.serve.workloads import WORKLOADS as SERVE_WORKLOADS
+from spaninfer.bench.serve.workloads import places
 from spaninfer.bench.server_process import server_process
-from spaninfer.bench.shapes import SHAPES, folder_of
+from spaninfer.bench.shapes import SHAPES, folder_of, write_tokenizer
 from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.client import Target
 from spaninfer.bench.soak.rounds import records
@@ -61,9 +64,6 @@ Bars = Annotated[
     Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
 ]
 Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
-WhichWeights = Annotated[
-    Weights, typer.Option(help="dummy: random ones, also where the folder has its own.")
-]
 
 
 @app.command("engine")
@@ -73,7 +73,7 @@ def bench_engine(
     *,
     only: Only = None,
     runs: Runs = 3,
-    weights: WhichWeights = "checkpoint",
+    weights: options.WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -128,19 +128,21 @@ def bench_options(
     """Time what each sampling option costs those who ask for it, and those who do not."""
     with show.errors_as_sentences(), ExitStack() as stack:
         names = _chosen(only, OPTIONS)
-        if http and model in SHAPES:
-            raise ConfigError("servers load no random weights; leave out --http, or name a model")
         if threads is not None:
             keep_to(threads)
         with show.loading() as bar:
-            parts = build(EngineConfig(**_asked_of(model, stack), **compute.asked), bar)
+            asked = _asked_of(model, stack)
+            if model in SHAPES:  # stop strings and bad words are text
+                write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
+            parts = build(EngineConfig(**asked, **compute.asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
         vocab, device = parts.model.vocab, engine.resolved.device
         side: Side = EngineSide(engine)
         if http:
             engine.close()
-            arguments = [model, *options.as_arguments(compute.asked)]
+            given = options.as_arguments({**asked, **compute.asked, "model": None})
+            arguments = [str(asked["model"]), *given]
             process, host, port = stack.enter_context(server_process(arguments))
             side = ServerSide(Target(host, port), process.pid)
             names -= {"mask"}  # a function does not travel
@@ -150,21 +152,45 @@ def bench_options(
 
 
 @app.command("serve")
+@spread
 def bench_serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="mock, which costs nearly nothing, so that the server's own work is timed; "
+            f"a published shape with random weights ({', '.join(SHAPES)}); or a model."
+        ),
+    ] = MOCK,
     *,
     only: Only = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
     runs: Runs = 3,
+    api_server_count: Annotated[
+        int, typer.Option(min=0, help="Processes that answer requests beside the engine's.")
+    ] = 0,
+    compute: options.Compute,
+    cache: options.Cache,
 ) -> None:
-    """Time a server's own work, beside a model that costs nearly nothing: requests and streams."""
-    with show.errors_as_sentences():
+    """Time a server beside the same engine without HTTP: requests and streams.
+
+    Both have a KV cache of their own: on a GPU, say how large with --memory.
+    """
+    with show.errors_as_sentences(), ExitStack() as stack:
         names = _chosen(only, tuple(SERVE_WORKLOADS))
-        for fields in measure_serve(names, seconds, runs, show.note):
-            record = {"benchmark": "serve", "model": "mock", **fields, **circumstances("cpu")}
+        if model == MOCK:
+            asked: dict[str, Any] = {"model": str(stack.enter_context(mock_folder()))}
+        else:
+            asked = _asked_of(model, stack)
+        if model in SHAPES:
+            write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
+        asked |= {**compute.asked, **cache.asked, "max_running": places(names)}
+        measured = measure_serve(asked, names, seconds, runs, show.note, api_server_count)
+        for record in measured:
             typer.echo(json.dumps(record))
 
 
 @app.command("soak")
+@spread
 def bench_soak(
     model: options.Model = "demo",
     *,
@@ -179,17 +205,20 @@ def bench_soak(
         int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
     ] = 3,
     only: Only = None,
+    compute: options.Compute,
     memory: options.Memory = None,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = _chosen(only, tuple(ATTACKS))
-        served = [model] if memory is None else [model, f"--memory={memory}"]
+        asked = {**compute.asked, "memory": memory}
+        served = [model, *options.as_arguments(asked)]
         found = measure_soak(served, names, seconds, alone, rounds, show.note)
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
-        about |= {} if memory is None else {"memory": memory}
+        about |= {name: value for name, value in asked.items() if value}
+        place = circumstances(_device_of(compute))
         for record in records(found, about):
-            typer.echo(json.dumps(record | circumstances("cpu")))
+            typer.echo(json.dumps(record | place))
 
 
 @app.command("structured")
@@ -245,7 +274,7 @@ def bench_turns(
         int, typer.Option(min=64, max=4096, help="Height and width of the image in pixels.")
     ] = 1024,
     runs: Runs = 5,
-    weights: WhichWeights = "checkpoint",
+    weights: options.WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
@@ -369,6 +398,14 @@ def _engine_on(model: str, threads: int | None, **asked: Any) -> Engine:
     with show.loading() as bar:
         parts = build(EngineConfig(model=model, **asked), bar)
     return Engine(parts)
+
+
+def _device_of(compute: options.Compute) -> str:
+    """Return the device on which a server with these options computes."""
+    if compute.device is not None:
+        return compute.device
+    may_use_gpu = compute.backend is None or BACKENDS[compute.backend].on_gpu
+    return "cuda" if may_use_gpu and this_machine().has_cuda else "cpu"
 
 
 def _asked_of(model: str, stack: ExitStack) -> dict[str, Any]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+
+from spaninfer_engine.startup.build import locate
 
 _QWEN2: Final = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -84,9 +89,31 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @contextmanager
 def folder_of(shape: str) -> Iterator[Path]:
-    """Give a model folder named after the shape, with a config.json and nothing else."""
+    """Give a model folder named after the shape, with a config.json and nothing else, at first."""
     with TemporaryDirectory() as home:
         folder = Path(home, shape)
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(SHAPES[shape]), encoding="utf-8")
         yield folder
+
+
+def write_tokenizer(folder: Path, vocab: int) -> None:
+    """Write the bundled model's tokenizer, with made-up words for the tokens that it lacks.
+
+    No text encodes to these; their answers hold five letters a token, as those of other models do.
+    Raises ConfigError where no package brings that model.
+    """
+    bundled, _ = locate("demo")
+    tokenizer = json.loads((bundled / _TOKENIZER).read_text(encoding="utf-8"))
+    pieces: dict[str, int] = tokenizer["model"]["vocab"]
+    words = (f"{_SPACE}{''.join(letters)}" for letters in product(ascii_lowercase, repeat=4))
+    unknown = (word for word in words if word not in pieces)
+    # The library numbers added tokens behind all others, unless the vocabulary has them.
+    pieces |= {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    pieces |= dict(zip(unknown, range(len(pieces), vocab), strict=False))
+    (folder / _TOKENIZER).write_text(json.dumps(tokenizer), encoding="utf-8")
+    shutil.copy(bundled / _TOKENIZER_CONFIG, folder)
+
+
+_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_SPACE = "\u0120"  # in the alphabet of bytes

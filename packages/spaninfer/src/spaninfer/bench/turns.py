@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,8 +154,9 @@ def _picture(side: int, seed: int) -> dict[str, Any]:
 def _served(engine: Engine) -> Iterator[_Ask]:
     """Serve an engine in a thread, and give a connection to it."""
     from spaninfer_serving import Settings, bind  # FastAPI with it, which other commands do without
-    from spaninfer_serving.server import Server
+    from spaninfer_serving.server import SWITCH_S, Server
 
+    sys.setswitchinterval(SWITCH_S)  # as a server does that has a process of its own
     settings = Settings(port=0, log_requests=False)
     listener, started = bind(settings), Event()
     listener.listen()

@@ -1,6 +1,7 @@
 from dataclasses import fields
 
 import pytest
+from spaninfer.bench.options import run
 from spaninfer.bench.options.cases import options_of
 from spaninfer.bench.options.run import EVERY, OUTPUT_LEN, REQUESTS, measure_options, records_of
 from spaninfer.bench.options.sides import Ask, Spent, body_of, cpu_seconds
@@ -82,7 +83,14 @@ def _json(body):
     return data
 
 
+@pytest.fixture
+def _short_answers(monkeypatch):
+    """Answers whose rates nobody looks at."""
+    monkeypatch.setattr(run, "OUTPUT_LEN", 4)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_short_answers")
 def test_options_are_timed_through_a_server(call):
     result = call("bench", "options", "demo", "--http", "--only", "prompt_logprobs", "--runs", "1")
 
@@ -90,6 +98,7 @@ def test_options_are_timed_through_a_server(call):
     assert result.stdout.count('"through": "http"') == 2
 
 
+@pytest.mark.usefixtures("_short_answers")
 def test_the_engine_is_timed_with_and_without_the_option(call):
     result = call("bench", "options", "demo", "--only", "logprobs,mask", "--runs", "1")
 

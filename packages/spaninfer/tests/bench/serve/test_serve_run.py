@@ -4,7 +4,7 @@ import pytest
 from spaninfer.bench.serve.mock_model import mock_folder
 from spaninfer.bench.serve.run import measure_serve
 from spaninfer.bench.serve.window import Window, records
-from spaninfer.bench.serve.workloads import MAX_RUNNING, WORKLOADS
+from spaninfer.bench.serve.workloads import WORKLOADS, places
 from spaninfer_engine import Engine
 
 
@@ -22,7 +22,9 @@ def test_the_mock_model_answers_with_letters_a_character_per_token():
 def test_a_server_and_an_engine_are_measured_in_the_same_runs():
     notes = []
 
-    found = list(measure_serve({"short_completions"}, 0.5, 1, notes.append))
+    with mock_folder() as folder:
+        asked = {"model": str(folder), "max_running": 64}
+        found = list(measure_serve(asked, {"short_completions"}, 0.5, 1, notes.append))
 
     assert notes == ["short_completions: 1 times 0.5 s"]
     runs = {(each.get("through"), each["what"], each["unit"]): each["runs"] for each in found}
@@ -56,5 +58,13 @@ def test_streams_are_counted_by_tokens_and_their_waits_are_told():
     assert [(each["what"], each["median"]) for each in alone] == [("rate", 2000.0), ("CPU", 250.0)]
 
 
-def test_no_stream_of_a_workload_waits_for_the_end_of_another():
-    assert max(workload.num_clients for workload in WORKLOADS.values()) <= MAX_RUNNING
+def test_the_engine_s_process_is_counted_apart_where_api_servers_answer():
+    window = Window(2.0, 1.0, 3, 1000, 990, gaps=(0.001,), engine_cpu_s=0.25)
+    told = {each["what"]: each["median"] for each in records(WORKLOADS["streams_64"], [window])}
+    assert told["CPU"] == 1000.0
+    assert told["CPU of the engine's process"] == 250.0
+
+
+@pytest.mark.parametrize(("name", "count"), [("streams_64", 256), ("streams_1000", 1000)])
+def test_no_stream_of_a_workload_waits_for_the_end_of_another(name, count):
+    assert places({"short_chats", name}) == count

@@ -160,6 +160,7 @@ def _inner(weight: QuantizedWeight, codes: Codes) -> dict[str, NDArray[Any]]:
 
 def _unsigned(weight: QuantizedWeight, codes: Codes) -> NDArray[np.uint8]:
     if codes.table is not None or codes.offset == 0:
-        return weight.codes.astype(np.uint8)
-    unsigned: NDArray[np.uint8] = (weight.codes.astype(np.int16) + codes.offset).astype(np.uint8)
+        return np.asarray(weight.codes).astype(np.uint8)
+    wide = np.asarray(weight.codes).astype(np.int16)
+    unsigned: NDArray[np.uint8] = (wide + codes.offset).astype(np.uint8)
     return unsigned

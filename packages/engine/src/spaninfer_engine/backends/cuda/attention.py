@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from span_attention import BatchDecode, BatchPrefill, SpanLayout, Spans, append
+from span_attention import BatchDecode, BatchMLA, BatchPrefill, SpanLayout, Spans, append
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels import Kernels
@@ -15,7 +15,8 @@ from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring, attend_rows, attend_slice, slopes_of
 from spaninfer_engine.ops.step import Rotation, SpanCache
 
-Attention: TypeAlias = BatchDecode | BatchPrefill
+Made = TypeVar("Made")
+Attention: TypeAlias = BatchDecode | BatchMLA | BatchPrefill
 
 
 class Pool(NamedTuple):
@@ -46,8 +47,9 @@ class Plan:
     ) -> None:
         self.slices, self.pools = slices, pools
         self._caches, self._kernels = caches, kernels
-        self._planned: dict[tuple[int, int, int | None], tuple[Attention, ...]] = {}
+        self._planned: dict[tuple[int, int, int | None, bool], tuple[Attention, ...]] = {}
         self._rotaries: dict[int, append.Rotary] = {}
+        self._made: dict[Hashable, Any] = {}
 
     def of_logits(self, logit_indices: Tensor) -> Plan | None:
         """Return the plan of the rows wanted[W] alone; None where all rows are to be computed.
@@ -57,6 +59,13 @@ class Plan:
         """
         slices = None if self._kernels.batch_invariant else self.slices.of_logits(logit_indices)
         return None if slices is None else Plan(slices, self._caches, self.pools, self._kernels)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` returned when this step first asked for `key`."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
 
     def rotary(
         self, rotations: Sequence[Rotation[Tensor]], rope: int, interleaved: bool
@@ -68,30 +77,39 @@ class Plan:
             self._rotaries[rope] = append.Rotary(*pointers, 2 * cos.shape[1], interleaved)
         return self._rotaries[rope]
 
-    def attend(self, query: Tensor, group: int, layer: int, scoring: Scoring) -> Tensor:
+    def attend(
+        self, query: Tensor, group: int, layer: int, scoring: Scoring, sinks: Tensor | None = None
+    ) -> Tensor:
         """Return what query[T H D] reads, [T H*E], by kernels of span_attention; by plain operators
-        in a step some of whose rows see later ones.
+        in a step some of whose rows see later ones. sinks[H] are float32.
         """
         if self.slices.until is not None:
-            return self.attend_plainly(query, group, layer, scoring).flatten(1)
+            return self.attend_plainly(query, group, layer, scoring, sinks).flatten(1)
         pool, kernels = self.pools[group], self._kernels
         rows, heads, _ = query.shape
-        planned = self._planned.get((group, heads, scoring.window))
+        is_mla = sinks is None and _is_mla(pool.layout, scoring)
+        key = group, heads, scoring.window, is_mla
+        planned = self._planned.get(key)
         if planned is None:
-            planned = self._plan(group, heads, scoring.window, rows)
-            self._planned[group, heads, scoring.window] = planned
+            if is_mla:
+                planned = tuple(self._plan_mla(group, heads, rows))
+            else:
+                planned = self._plan(group, heads, scoring.window, rows)
+            self._planned[key] = planned
         query = query.contiguous()
         out = kernels.empty(rows, heads * pool.layout.value_size)
-        alibi_slopes = None if scoring.alibi is None else _slopes(heads, scoring, query.device)
+        scores: dict[str, Any] = {}
+        if not is_mla:
+            slopes = None if scoring.alibi is None else _slopes(heads, scoring, query.device)
+            scores = {"softcap": scoring.softcap, "alibi_slopes": slopes, "sinks": sinks}
         for attention in planned:
             attention.run(
                 query.data_ptr(),
                 pool.spans[layer],
                 softmax_scale=scoring.scale,
-                softcap=scoring.softcap,
-                alibi_slopes=alibi_slopes,
                 out=out.data_ptr(),
                 stream=kernels.stream,
+                **scores,
             )
         return out
 
@@ -125,6 +143,45 @@ class Plan:
             planned.append(prefill)
         return tuple(planned)
 
+    def _plan_mla(self, group: int, heads: int, rows: int) -> Iterator[BatchMLA]:
+        """Yield the latent attention of decodes, and that of longer slices."""
+        decodes = 0 if self._kernels.batch_invariant else self.slices.num_decodes
+        layout = self.pools[group].layout
+        if decodes:
+            decode = self._kernels.batch_mla(layout, heads)
+            yield self.plan_slices(decode, group, slice(decodes), decodes)
+        if len(self.slices.rows) > decodes:
+            prefill = self._kernels.batch_mla(layout, heads)
+            yield self.plan_slices(prefill, group, slice(decodes, None), rows)
+
+    def plan_before(self, group: int, rows: int, heads: int) -> tuple[BatchMLA, ...]:
+        """Return the latent attention of decodes, and that of longer slices to the tokens before
+        their own, with log-sum-exps.
+        """
+        decodes, layout = self.slices.num_decodes, self.pools[group].layout
+        planned = []
+        if decodes:
+            decode = self._kernels.batch_mla(layout, heads, lse=True)
+            planned.append(self.plan_slices(decode, group, slice(decodes), decodes))
+        before = self._kernels.batch_mla(layout, heads, lse=True, causal=False)
+        planned.append(self.plan_slices(before, group, slice(decodes, None), rows))
+        return tuple(planned)
+
+    def plan_slices(self, attention: BatchMLA, group: int, part: slice, rows: int) -> BatchMLA:
+        """Plan for part of the slices; where it is not causal, for the tokens before theirs."""
+        slices = self.slices
+        lengths, first = slices.lengths[part], part.start or 0
+        bounds = slices.bounds[first : first + len(lengths) + 1]
+        attention.plan(
+            bounds,
+            lengths if attention.causal else lengths - bounds.diff(),
+            slices.tables[group],
+            table_rows=slices.rows[part],
+            num_tokens=rows,
+            stream=self._kernels.stream,
+        )
+        return attention
+
     def attend_plainly(
         self, query: Tensor, group: int, layer: int, scoring: Scoring, sinks: Tensor | None = None
     ) -> Tensor:
@@ -153,3 +210,9 @@ class Plan:
 def _slopes(heads: int, scoring: Scoring, device: torch.device) -> Tensor:
     """Return ALiBi's slopes [H]; they are kept."""
     return slopes_of(heads, device) * (scoring.scale if scoring.alibi == "scaled" else 1.0)
+
+
+def _is_mla(layout: SpanLayout, scoring: Scoring) -> bool:
+    """Return True for latents whose scores are products of queries and keys alone."""
+    odd = scoring.softcap or scoring.window or scoring.alibi
+    return layout.values == layout.keys and not odd

@@ -31,9 +31,7 @@ MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
 BFLOAT16_CAPABILITY = (8, 0)
 
-_VARYING = frozenset(
-    {"head_linear", "plain_attention", "plain_selection", "plain_sparse_attention"}
-)
+_VARYING = frozenset({"head_linear", "plain_attention", "sparse_selection", "sparse_attention"})
 
 
 class CudaBackend(Backend):

@@ -1,4 +1,6 @@
-"""Experts' weights as codes on the GPU, in the order of the kernels that multiply by them."""
+"""Experts' weights as codes on the GPU, in the order of the kernels that multiply by them:
+published ones, or rounded while loading.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,17 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from spaninfer_kernels_cuda.quantized_gemm import BLOCK_ROWS, QuantizedFormat
-from spaninfer_op_reference import QuantizedWeight, WeightFormat
+from spaninfer_kernels_cuda.quantized_gemm import BLOCK_ROWS, PackedWeight, QuantizedFormat
+from spaninfer_kernels_cuda.scaled_gemm import Codes
+from spaninfer_op_reference import QuantizedWeight, WeightFormat, quantize_to_grid
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.quantised import format_of, pack_stored
+from spaninfer_engine.backends.cuda.quantised import (
+    format_of,
+    kernel_format,
+    pack_stored,
+    quantize_weight,
+)
 from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
 
 _BLOCK = 128  # columns, and rows, of FP8 weights that share a scale
@@ -80,3 +88,46 @@ def pack_coded(
         records[number].copy_(packed.records)
         factors[number].copy_(packed.factors)
     return CodedExperts(records, factors, format)
+
+
+# ---- while loading -------------------------------------------------------------------------------
+
+
+def round_experts(
+    numbers: Tensor, asked: QuantizedFormat | Codes | WeightFormat, gemm: QuantizedGemm
+) -> Tensor | CodedExperts:
+    """Return numbers[E N K], rows in the order of kernels, rounded as other weights are; the
+    numbers themselves where kernels cannot read rows of this length.
+    """
+    experts, rows, inner = numbers.shape
+    if inner % _GRAIN or rows % _GRAIN:
+        return numbers
+    # Blocks of neighbouring experts follow one another where each has whole ones.
+    parts = [numbers.flatten(0, 1)] if rows % BLOCK_ROWS == 0 else list(numbers)
+    packed = [_round(part, asked, gemm) for part in parts]
+    records = torch.cat([each.records for each in packed])
+    factors = torch.cat([each.factors for each in packed])
+    blocks = len(records) // experts
+    shaped = records.view(experts, blocks, *records.shape[1:])
+    return CodedExperts(shaped, factors.view(experts, -1), packed[0].format)
+
+
+def _round(
+    numbers: Tensor, asked: QuantizedFormat | Codes | WeightFormat, gemm: QuantizedGemm
+) -> PackedWeight:
+    """Return numbers[N K] in codes; grids that kernels have no rounding for are made on the host.
+
+    Activations of experts have 16 bits, whatever those of other weights are rounded to.
+    """
+    if isinstance(asked, WeightFormat):
+        kept = kernel_format([asked])
+        assert kept is not None, asked
+        weight = quantize_to_grid(numbers.float().cpu().numpy(), asked)
+        return pack_stored([weight], kept, gemm, _upload, gated=False).packed
+    if isinstance(asked, Codes):
+        asked = QuantizedFormat(8, None, values="e4m3" if asked.code == "fp8" else "integer")
+    return quantize_weight([numbers], asked, gemm, gated=False).packed
+
+
+def _upload(array: NDArray[Any], to: Tensor) -> None:
+    to.copy_(torch.from_numpy(array))

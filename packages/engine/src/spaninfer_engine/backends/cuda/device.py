@@ -15,20 +15,17 @@ from torch import Tensor
 from spaninfer_engine.backends.cuda.graph_shapes import (
     GraphShape,
     GraphShapes,
-    Padding,
     StepShape,
     samples_later,
     write_columns,
 )
 from spaninfer_engine.backends.cuda.graphs import Graphs
+from spaninfer_engine.backends.cuda.launched import CudaStep, InFlight
 from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.sampler import (
     GpuSampler,
-    Reported,
-    Tokens,
     fetch_logits,
-    logprobs_of,
 )
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encodings
@@ -39,7 +36,7 @@ from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, Rows, Step
 from spaninfer_engine.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.batch import Batch, Run
-from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
+from spaninfer_engine.step.device import Bytes, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork, fits_kernel
 
@@ -186,19 +183,21 @@ class CudaDevice:
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
             later = samples_later(batch, work)
             if room is not None:
-                later = later or room.has_penalties != work.penalties
+                later = later or room.has_penalties != (work.penalties > 0)
             at = InFlight(batch, tuple(rows), work, padding, logits, samples_later=later)
-            step = CudaStep(self, at, chosen)
+            step = CudaStep(self._sample_masked, at, chosen)
             if batch.num_reported.any():
                 prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
-                    logits, padding.place(prompt_rows), next_ids, self._ops.stream
+                    *(logits, padding.place(prompt_rows), next_ids),
+                    count=min(batch.most_reported(self._sequences), logits.shape[1]),
+                    stream=self._ops.stream,
                 )
             if not batch.masked.any():
                 self._finish(step)
             return step
 
-    def sample(self, step: CudaStep, masks: TokenMasks) -> None:
+    def _sample_masked(self, step: CudaStep, masks: TokenMasks) -> None:
         """Sample the tokens of a step that waited for its masks."""
         with torch.cuda.stream(self._stream):
             at = step.in_flight
@@ -215,10 +214,10 @@ class CudaDevice:
         sampled = self._sampler.batch(logits)
         if at.samples_later:
             sampled = self._sampler.sample_tokens(
-                logits, stream, has_penalties=work.penalties, has_typical=work.typical
+                logits, stream, has_penalties=work.penalties > 0, num_typical=work.typical
             )
         if work.logprobs:
-            told = self._sampler.logprobs(logits, sampled, stream)
+            told = self._sampler.logprobs(logits, sampled, work.logprobs, stream)
         step.arrive(told, self._sampler.fetch(len(logits)))
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
@@ -242,7 +241,7 @@ class CudaDevice:
         """Compute the largest step, whose memory torch keeps, and request all other kernels."""
         largest = largest_batch(self._memory.sizes)
         rows = largest.table_rows.tolist()
-        self._launch(largest, rows, SamplingWork(penalties=True)).wait()
+        self._launch(largest, rows, SamplingWork(penalties=1)).wait()
         with torch.cuda.stream(self._stream):
             for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
                 self._memory.blank(shape)
@@ -390,80 +389,6 @@ class CudaDevice:
         if shape.num_logits and not shape.samples_later:
             self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)
         return logits
-
-
-class InFlight(NamedTuple):
-    """A launched step whose tokens are not sampled yet: `rows` are those of its slices."""
-
-    batch: Batch
-    rows: tuple[int, ...]
-    work: SamplingWork
-    padding: Padding
-    logits: Tensor
-    samples_later: bool
-
-
-class CudaStep:
-    """step.device.Launched: what a step sends to the host."""
-
-    def __init__(
-        self,
-        device: CudaDevice,
-        in_flight: InFlight,
-        logits: Tensor | None,
-    ) -> None:
-        self._device, self._logits = device, logits
-        self._in_flight: InFlight | None = in_flight  # until tokens are sampled
-        self._padding = in_flight.padding
-        self.reported: Reported | None = None
-        self._told: Tensor | None = None
-        self._tokens: Tokens | None = None
-
-    @property
-    def in_flight(self) -> InFlight:
-        """What the device needs to sample the tokens."""
-        assert self._in_flight is not None, "tokens are sampled once"
-        return self._in_flight
-
-    def arrive(self, told: Tensor | None, tokens: Tokens) -> None:
-        """Take note of what is on its way to the host."""
-        self._told, self._tokens, self._in_flight = told, tokens, None
-
-    def sample(self, masks: TokenMasks) -> None:
-        """Sample the tokens of a batch with masks."""
-        self._device.sample(self, masks)
-
-    def wait(self) -> None:
-        """Wait for the step."""
-        assert self._tokens is not None, "the step waits for its masks"
-        self._tokens.wait()
-
-    def samples(self) -> Samples:
-        """Return the tokens that were sampled."""
-        assert self._tokens is not None, "the step waits for its masks"
-        return Samples(*map(self._padding.remove, self._tokens.samples()))
-
-    def logprobs(self) -> Logprobs | None:
-        """Return log-probabilities of sampled tokens; None where no sequence asked."""
-        if self._told is None:
-            return None
-        remove, told = self._padding.remove, logprobs_of(self._told.numpy())
-        chosen, top = remove(told.chosen), remove(told.top)
-        return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
-
-    def prompt_logprobs(self) -> Logprobs | None:
-        """Return log-probabilities of prompt tokens; None where no sequence asked."""
-        return None if self.reported is None else self.reported.logprobs()
-
-    def logits(self) -> Floats:
-        """Return the logits [N V] that the host asked for."""
-        assert self._logits is not None, "no logits were requested"
-        rows: Floats = self._logits.numpy()
-        return rows
-
-    def vectors(self) -> Floats:
-        """Backend cuda computes decoders alone."""
-        raise AssertionError("a decoder makes no vectors")
 
 
 def _closed(_step: Step[Tensor]) -> Tensor:

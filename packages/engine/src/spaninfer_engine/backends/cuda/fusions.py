@@ -21,6 +21,7 @@ from spaninfer_engine.backends.cuda.fusions_attention import (
     claims_to_spans,
     claims_to_wanted,
 )
+from spaninfer_engine.backends.cuda.latent import claim_latent_attention
 from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, single
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Step
@@ -33,12 +34,13 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         "span_attention",
         ("o = attend q", "m = merge_heads o"),
         "m",
-        lambda taken, _pack: attend_and_merge(taken),
+        lambda taken, pack: attend_and_merge(ops, taken, pack),
         lambda taken: not ops.is_plain(taken[0]),
     )
     return (
         *claims_to_wanted(ops),
         *claims_to_spans(ops),
+        claim_latent_attention(ops),
         kernel_attends,
         *claims_of_experts(ops),
         *sums_and_norms(ops),
@@ -59,8 +61,8 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         joined_linears(ops, 2),
         _named(ops, "span_attention", "o = attend q", lambda taken: not ops.is_plain(taken[0])),
         _named(ops, "plain_attention", "o = attend q"),
-        _named(ops, "plain_selection", "s = select_keys q w", ops.can_select),
-        _named(ops, "plain_sparse_attention", "o = attend_selected q s"),
+        _named(ops, "sparse_selection", "s = select_keys q w", ops.can_select),
+        _named(ops, "sparse_attention", "o = attend_selected q s"),
     )
 
 

@@ -64,6 +64,13 @@ def claims_to_spans(ops: Backend) -> Iterator[Claim]:
             lambda taken, pack: _append(ops, taken, pack),
             _can_append,
         )
+    yield Claim(
+        "rotate_append_keys",  # of an indexer, which has no values
+        ("r = rotate q", "s = rotate k", "= append s"),
+        "r",
+        lambda taken, pack: _append(ops, taken, pack),
+        _can_append,
+    )
 
 
 def claims_to_wanted(ops: Backend) -> Iterator[Claim]:
@@ -155,8 +162,10 @@ def _project_and_append(
 def _append(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:
     write = _Write(ops, taken, pack)
 
-    def kernel(step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return write(step, Heads.of(query, key, value))
+    def kernel(
+        step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor | None = None
+    ) -> Tensor:
+        return write(step, Heads.of(query, key, key if value is None else value))
 
     return kernel
 
@@ -187,14 +196,17 @@ class _Write:
         return self._kernels.append_rows(heads, slots, spans, rotary, self._norm)
 
 
-def attend_and_merge(taken: Sequence[Operation]) -> Kernel:
+def attend_and_merge(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:
     """Return the kernel of an attention whose heads are to lie side by side."""
+    sinks: Tensor | None = None
+    if taken[0].weights:
+        sinks = pack([use_of(taken[0], "sinks")], ops.layout("attend", "sinks"))
     constants: dict[str, Any] = dict(taken[0].constants)
     group, layer = constants.pop("group"), constants.pop("layer")
     scoring = Scoring(**constants)
 
     def kernel(step: Step[Tensor], query: Tensor) -> Tensor:
         plan: Plan = step.attention
-        return plan.attend(query, group, layer, scoring)
+        return plan.attend(query, group, layer, scoring, sinks)
 
     return kernel

@@ -57,7 +57,7 @@ class StepShape:
             num_tokens=batch.num_tokens,
             num_logits=batch.num_logits,
             num_decodes=batch.num_decodes,
-            has_penalties=work.penalties,
+            has_penalties=work.penalties > 0,
             samples_later=samples_later(batch, work),
         )
 
@@ -139,7 +139,7 @@ class GraphShapes:
         `host_angles`: rotations come from the host, which captured prompts have no room for.
         """
         later = samples_later(batch, work)
-        has_penalties = work.penalties and not later  # then they are applied later
+        has_penalties = work.penalties > 0 and not later  # then they are applied later
         if batch.is_decode:
             decodes = _least(batch.num_slices, self._decodes)
             shape = GraphShape(decodes or 0, 0, 0, has_penalties, later)

@@ -35,6 +35,7 @@ from spaninfer_engine.backends.cuda.coded_experts import (
     can_hold,
     expert_format,
     pack_coded,
+    round_experts,
 )
 from spaninfer_engine.backends.cuda.expert_weights import DOWN, GATE_UP, LAYOUTS, pack_experts
 from spaninfer_engine.backends.cuda.fusions import claims_of
@@ -133,8 +134,10 @@ class CudaOps(TorchOps):
         torch.cuda.empty_cache()
 
     def layout(self, operator: str, argument: str) -> str:
-        """Corrections of scores are added in float32; a wrong choice is a large error."""
-        if operator == "route":
+        """Corrections of scores are added in float32, where a wrong choice is a large error; sinks
+        are scores, too.
+        """
+        if operator == "route" or argument == "sinks":
             return "float32"
         if argument == "weight" and operator in _GEMMS:
             return _GEMMS[operator]
@@ -142,16 +145,15 @@ class CudaOps(TorchOps):
 
     def expanded_layout(self, layout: str) -> str:
         """Weights that are no codes lie as in the checkpoint, but for gates of experts."""
-        if layout == DOWN:
-            return "plain"
-        return "plain" if self._quantize is None and layout in _GEMMS.values() else layout
+        is_as_stored = layout == DOWN or layout in _GEMMS.values()
+        return "plain" if self._quantize is None and is_as_stored else layout
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
         """Copy to the device, in this backend's dtype unless the layout is float32."""
         if self._quantize is not None and layout in _GEMMS.values():
             return self._pack_rounded(arrays, self._quantize, gated=layout == GATED_GEMM)
-        if layout in LAYOUTS:
-            return pack_experts(arrays, layout, self.upload, dtype=self.dtype, device=self.device)
+        if layout == DOWN or layout in LAYOUTS:
+            return self._pack_numbers_of_experts(arrays, layout)
         if layout == "float32":
             (array,) = arrays
             packed = torch.empty(array.shape, dtype=torch.float32, device=self.device)
@@ -219,6 +221,18 @@ class CudaOps(TorchOps):
         if weights[0].shape[1] % COLUMN_GRAIN:
             return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
         return pack_stored(weights, format, self._quantized, self.upload, gated=gated)
+
+    def _pack_numbers_of_experts(
+        self, arrays: Sequence[Packable], layout: str
+    ) -> Tensor | CodedExperts:
+        packed: Tensor
+        if layout == DOWN:
+            packed = super().pack(arrays, "plain")
+        else:
+            packed = pack_experts(arrays, layout, self.upload, dtype=self.dtype, device=self.device)
+        if self._quantize is None or packed.ndim < 3:  # biases
+            return packed
+        return round_experts(packed, self._quantize, self._quantized)
 
     def _pack_experts(
         self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool
@@ -348,17 +362,16 @@ class CudaOps(TorchOps):
         plan: Plan = step.attention
         scoring = Scoring(scale, softcap, window, alibi, chunked)
         layout = plan.pools[group].layout
-        odd = chunked or sinks is not None
-        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, odd):
+        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, chunked):
             return plan.attend_plainly(query, group, layer, scoring, sinks)
-        return plan.attend(query, group, layer, scoring).view(*query.shape[:2], -1)
+        return plan.attend(query, group, layer, scoring, sinks).view(*query.shape[:2], -1)
 
     def is_plain(self, operation: Operation) -> bool:
         """Return True if plain torch operators compute this attention, for want of a kernel."""
         group = self._groups[int(str(operation.constant("group")))]
         constants = dict(operation.constants)
-        odd = bool(constants.get("chunked") or operation.weights)
-        return self._has_no_kernel(group.key_dim, group.value_dim, constants.get("alibi"), odd)
+        kinds = constants.get("alibi"), bool(constants.get("chunked"))
+        return self._has_no_kernel(group.key_dim, group.value_dim, *kinds)
 
     def select_keys(
         self,
@@ -370,8 +383,9 @@ class CudaOps(TorchOps):
         layer: int,
         top_k: int,
     ) -> Tensor:
-        """The keys that an indexer selects, by plain torch operators."""
-        return sparse_attention.select_keys(step.attention, query, weights, group, layer, top_k)
+        """The keys that an indexer selects, by kernels where there are some for its sizes."""
+        at = sparse_attention.At(step.attention, self.kernels, group, layer)
+        return sparse_attention.select_keys(at, query, weights, top_k)
 
     def attend_selected(
         self,
@@ -383,10 +397,9 @@ class CudaOps(TorchOps):
         layer: int,
         scale: float,
     ) -> Tensor:
-        """Attention to selected keys, by plain torch operators."""
-        return sparse_attention.attend_selected(
-            step.attention, query, selected, group, layer, scale
-        )
+        """Attention to selected keys, by kernels where there are some for its sizes."""
+        at = sparse_attention.At(step.attention, self.kernels, group, layer)
+        return sparse_attention.attend_selected(at, query, selected, scale)
 
     def can_select(self, _operations: Sequence[Operation]) -> bool:
         """Return True; ConfigError where sparse attention would have to read codes: it has no
@@ -399,18 +412,15 @@ class CudaOps(TorchOps):
             )
         return True
 
-    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, odd: bool) -> bool:
-        """Raise ConfigError where plain operators would have to read codes.
-
-        `odd`: sinks, which kernels of span_attention know and no model was run with, or chunks.
-        """
+    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, chunked: bool) -> bool:
+        """Raise ConfigError where plain operators would have to read codes."""
         grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
-        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or odd
+        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or chunked
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
                 f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
                 f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}, "
-                f"sinks or chunks {odd}; leave kv_dtype out"
+                f"chunks {chunked}; leave kv_dtype out"
             )
         return bool(plain)
 

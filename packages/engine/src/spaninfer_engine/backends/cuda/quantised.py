@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cuda import quantized_gemm
 from spaninfer_kernels_cuda.activation import Act
 from spaninfer_kernels_cuda.quantized_gemm import PackedWeight, QuantizedFormat
-from spaninfer_op_reference import QuantizedWeight, WeightFormat, group_minimums, group_scales
+from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.code_words import unpack_codes
 from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
 from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.quantised.packed_codes import PackedCodes
 
 _CHUNK, _BLOCK = quantized_gemm.CHUNK, quantized_gemm.BLOCK_ROWS
-_GROUPS = (16, 32, 64, 128)
+_GROUPS: tuple[Literal[16, 32, 64, 128], ...] = (16, 32, 64, 128)
 _TOP = 15  # log2 of the largest number that a row's scales and minimums become, at most
 
 
@@ -86,6 +88,8 @@ def format_of(format: WeightFormat) -> QuantizedFormat | None:
     if not is_known or format.values == "e4m3":
         return None
     bits: Literal[4, 8] = 4 if format.bits <= 4 else 8
+    if format.table == E2M1 and format.zero == "none" and format.group_columns in _GROUPS:
+        return QuantizedFormat(4, format.group_columns, values="e2m1")
     if format.table is not None:
         if _integers(format.table) is None or format.zero != "none":
             return None
@@ -119,76 +123,97 @@ def pack_stored(
     rows, inner = [len(weight.codes) for weight in weights], weights[0].shape[1]
     codes = torch.empty((sum(rows), inner), dtype=torch.uint8, device=gemm.device)
     for weight, part in zip(weights, torch.split(codes, rows), strict=True):
-        stored, offset = codes_of(weight, format)
-        upload(stored, part)
-        part += offset
-    numbers = [numbers_of(weight, format) for weight in weights]
-    scales, shifts, factors = (np.concatenate(each) for each in zip(*numbers, strict=True))
-    return _pack(
-        *(gemm, format, codes, _to(scales, gemm), _to(shifts, gemm)),
-        _to(factors, gemm),
-        gated=gated,
-    )
+        put_codes(weight, format, part, upload)
+    numbers = [numbers_of(weight, format, gemm.device) for weight in weights]
+    scales, shifts, factors = (torch.cat(each) for each in zip(*numbers, strict=True))
+    return _pack(gemm, format, codes, scales, shifts, factors, gated=gated)
 
 
-def codes_of(weight: QuantizedWeight, format: QuantizedFormat) -> tuple[NDArray[np.uint8], int]:
-    """Return codes uint8 [N K], and what is to be added to them, modulo 256, on the device.
-
-    Those of a table are its entries.
-    """
-    if weight.format.table is None:
-        is_centred = weight.format.zero == "none" and format.values == "integer"
-        offset = 1 << (format.bits - 1) if is_centred else 0
-        return np.ascontiguousarray(weight.codes).view(np.uint8), offset
-    found = _integers(weight.format.table)
-    assert found is not None
-    entries: NDArray[np.uint8] = (np.array(found[0]) + 128).astype(np.uint8)
-    return entries[weight.codes], 0
+def put_codes(
+    weight: QuantizedWeight,
+    format: QuantizedFormat,
+    out: Tensor,
+    upload: Callable[[NDArray[Any], Tensor], None],
+) -> None:
+    """Fill out[N K] of uint8 with codes without a sign; those of a table are its entries."""
+    if weight.format.table is not None and format.values != "e2m1":
+        found = _integers(weight.format.table)
+        assert found is not None
+        entries: NDArray[np.uint8] = (np.array(found[0]) + 128).astype(np.uint8)
+        upload(entries[np.asarray(weight.codes)], out)
+        return
+    is_centred = weight.format.zero == "none" and format.values == "integer"
+    offset = 1 << (format.bits - 1) if is_centred else 0
+    if isinstance(weight.codes, PackedCodes):
+        unpack_codes(weight.codes, out, offset, upload)
+        return
+    upload(np.ascontiguousarray(weight.codes).view(np.uint8), out)
+    out += offset
 
 
 def numbers_of(
-    weight: QuantizedWeight, format: QuantizedFormat
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
-    """Return scales and shifts [N groups] of 16 bits, and factors float32 [N]."""
+    weight: QuantizedWeight, format: QuantizedFormat, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scales and shifts [N groups] of 16 bits, and factors float32 [N], on a device.
+
+    They are computed in float64, where nothing but the last step rounds.
+    """
     rows, columns = weight.shape
     groups = 1 if format.group is None else -(-columns // format.group)
-    scales = _per_group(group_scales(weight), weight, format, groups)
-    if weight.format.table is not None:
+    scales = _per_group(_scaled(weight.scales, weight.outer, device), weight, format, groups)
+    if weight.format.table is not None and format.values == "integer":
         found = _integers(weight.format.table)
         assert found is not None
         scales = scales * found[1]
     if format.group is None:
-        return np.zeros((rows, 0)), np.zeros((rows, 0)), scales[:, 0].astype(np.float32)
-    shifts = np.zeros((rows, groups))
+        none = scales.new_empty((rows, 0))
+        return none, none, scales[:, 0].float()
+    shifts = scales.new_zeros((rows, groups))
     if weight.format.zero == "minimum":
-        shifts = _per_group(group_minimums(weight), weight, format, groups)
+        assert weight.minimums is not None
+        minimums = _scaled(weight.minimums, weight.outer_minimums, device)
+        shifts = _per_group(minimums, weight, format, groups)
     elif weight.zeros is not None:
-        shifts = _per_group(weight.zeros, weight, format, groups)
+        shifts = _per_group(_scaled(weight.zeros, None, device), weight, format, groups)
         if format.shift == "minimum":
             shifts = shifts * scales
-    largest = np.abs(scales).max(axis=1)
+    largest = scales.abs().amax(1)
     if format.shift == "minimum":
-        largest = np.maximum(largest, np.abs(shifts).max(axis=1))
-    factors = np.where(largest > 0, np.exp2(np.frexp(largest)[1] - _TOP), 1.0)
-    scales = (scales / factors[:, None]).astype(np.float16)
+        largest = torch.maximum(largest, shifts.abs().amax(1))
+    powers = torch.ldexp(torch.ones_like(largest), torch.frexp(largest)[1] - _TOP)
+    factors = torch.where(largest > 0, powers, 1.0)
+    scales = (scales / factors[:, None]).half()
     if format.shift == "minimum":
-        shifts = (shifts / factors[:, None]).astype(np.float16)
-    else:
-        shifts = shifts.astype(np.int16)
-    return scales, shifts, factors.astype(np.float32)
+        return scales, (shifts / factors[:, None]).half(), factors.float()
+    return scales, shifts.to(torch.int16), factors.float()
+
+
+def _scaled(inner: NDArray[Any], outer: NDArray[Any] | None, device: torch.device) -> Tensor:
+    """Return float64 [N G], or [1 G]: numbers of groups times those of the groups that hold them.
+
+    `op_reference.group_scales` is the same on the host.
+    """
+    numbers = torch.from_numpy(np.array(inner, order="C")).to(device).double()
+    if outer is None:
+        return numbers
+    above = torch.from_numpy(np.array(outer, order="C")).to(device).double()
+    each = -(-numbers.shape[1] // above.shape[1])
+    return numbers * above.repeat_interleave(each, 1)[:, : numbers.shape[1]]
 
 
 def _per_group(
-    numbers: NDArray[Any], weight: QuantizedWeight, format: QuantizedFormat, groups: int
-) -> NDArray[np.float64]:
-    """Return numbers per group of the kernel's, [N groups], of those per group of the file's."""
+    numbers: Tensor, weight: QuantizedWeight, format: QuantizedFormat, groups: int
+) -> Tensor:
+    """Return numbers [N groups], per group of the kernel's, of those per group of the file's."""
     rows, columns = weight.shape
-    stored = weight.format.group_columns or columns
-    wide = np.broadcast_to(numbers.astype(np.float64), (rows, -(-columns // stored)))
+    stored, together = weight.format.group_columns or columns, weight.format.group_rows
+    if together is not None and together > 1:
+        numbers = numbers.repeat_interleave(together, 0)[:rows]
+    wide = numbers.expand(rows, -(-columns // stored))
     if format.group is None or format.group == stored:
         return wide
     each = stored // format.group if stored < columns else groups
-    return np.repeat(wide, max(each, 1), axis=1)[:, :groups]
+    return wide.repeat_interleave(max(each, 1), 1)[:, :groups]
 
 
 def _integers(table: tuple[float, ...]) -> tuple[tuple[int, ...], float] | None:
@@ -200,13 +225,10 @@ def _integers(table: tuple[float, ...]) -> tuple[tuple[int, ...], float] | None:
     return None
 
 
-def _to(array: NDArray[Any], gemm: QuantizedGemm) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(gemm.device)
-
-
 # ---- while loading -------------------------------------------------------------------------------
 
 
+_LARGEST_E4M3 = 448.0
 _AT_ONCE = 1 << 25  # weights whose float32 intermediates are there at a time
 _SHRINKS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76)  # of int4's scales, that clip the largest
 
@@ -235,9 +257,16 @@ def round_weight(weight: Tensor, format: QuantizedFormat) -> tuple[Tensor, Tenso
     """Return codes [N K], float16 scales [N groups] and factors [N] of weight[N K].
 
     A group's largest number becomes the lowest code, of which there is one more than of highest;
-    of 4 bits, the shrunk scale with the least squared error is taken.
+    of 4 bits, the shrunk scale with the least squared error is taken. That of a row of e4m3 becomes
+    the largest of these.
     """
     rows, inner = weight.shape
+    if format.values == "e4m3":
+        assert format.group is None, "rows of e4m3"
+        factors = weight.abs().amax(1).div_(_LARGEST_E4M3)
+        factors = torch.where(factors == 0, 1.0, factors)
+        codes = (weight / factors[:, None]).to(torch.float8_e4m3fn).view(torch.uint8)
+        return codes, weight.new_empty(rows, 0, dtype=torch.float16), factors
     group, lowest = format.group or inner, 1 << (format.bits - 1)
     groups = -(-inner // group)
     cut = torch.nn.functional.pad(weight, (0, groups * group - inner)).view(rows, groups, group)

@@ -49,12 +49,16 @@ class QuantizedGemm:
 
     def prepare_every_size(self) -> None:
         """Prepare the weights that came so far for all numbers of tokens."""
+        gpu = self._kernels.gpu
         for kind in tuple(self._kinds):
-            for rows in quantized_gemm.TOKENS:
+            gated = kind.gate is not None
+            for rows in quantized_gemm.rows_of_tiles(
+                *(kind.outputs, kind.inner, kind.format, gpu.arch, gpu.shared_bytes), gated=gated
+            ):
                 if self._multiplies_codes(rows, kind):
                     self._gemm(rows, kind, kind.inner)
-            if kind.gate is None or self._multiplies_codes(quantized_gemm.TOKENS[-1], kind):
-                self._dequantize(kind.outputs, kind.inner, kind.format, kind.gate is not None)
+                else:
+                    self._dequantize(kind.outputs, kind.inner, kind.format, gated)
 
     def multiply(
         self,
@@ -109,9 +113,10 @@ class QuantizedGemm:
     def _multiplies_codes(self, rows: int, kind: WeightKind) -> bool:
         if self._kernels.batch_invariant:
             return False
-        shape = Shape(rows, kind.outputs, kind.inner)
-        arch = self._kernels.gpu.arch
-        return quantized_gemm.is_faster(shape, arch, gated=kind.gate is not None)
+        kernels, shape = self._kernels, Shape(rows, kind.outputs, kind.inner)
+        return quantized_gemm.is_faster(
+            *(shape, kind.format, kernels.element, kernels.gpu.arch), gated=kind.gate is not None
+        )
 
     def _prepare(
         self, rows: int, kind: WeightKind, row_stride: int

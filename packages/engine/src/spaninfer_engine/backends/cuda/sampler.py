@@ -39,23 +39,24 @@ class GpuSampler:
         self.params = SamplingBuffers(memory)
         self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
         self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
-        self._report_record = _report_record().to(memory.device)
+        self._report_records = _report_records().to(memory.device)
         words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
         self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
+        self._pinned_told = [torch.empty_like(self._told, device="cpu").pin_memory() for _ in "ab"]
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
     def sample_tokens(
-        self, logits: Tensor, stream: int, *, has_penalties: bool, has_typical: bool = False
+        self, logits: Tensor, stream: int, *, has_penalties: bool, num_typical: int = 0
     ) -> sample.SampleBatch:
         """Sample a token per row of logits[W V]; return what `logprobs` reads.
 
-        `has_penalties`: parameters may change logits; `has_typical`: there may be a typical_p.
+        `has_penalties`: parameters may change logits; `num_typical` rows have a typical_p.
         """
         memory, count = self._memory, len(logits)
         prepared = self._prepare_for(logits)
         sizes = (
             prepared.workspace_bytes if has_penalties else 0,
-            prepared.kept_bytes if has_typical else 0,
+            prepared.kept_bytes if num_typical else 0,
         )
         workspace, kept = (
             torch.empty(size, dtype=torch.uint8, device=logits.device) if size else None
@@ -67,45 +68,54 @@ class GpuSampler:
             out=(self._out.data_ptr(), self._out[count:].data_ptr()),
             tokens=memory.tokens.data_ptr(),
             lists=self.params.lists,
+            busy=sample.Busy(num_typical, logprobs=0),
             stream=stream,
         )
         return batch
 
-    def logprobs(self, logits: Tensor, batch: sample.SampleBatch, stream: int) -> Tensor:
+    def logprobs(
+        self, logits: Tensor, batch: sample.SampleBatch, num_rows: int, stream: int
+    ) -> Tensor:
         """Return log-probabilities of tokens that were sampled from logits[W V], on their way.
 
-        By row: log-probability, rank, ids of the most likely, their log-probabilities. Those of
-        processed logits need the batch that `sample_tokens` returned.
+        `num_rows` ask for them. By row: log-probability, rank, ids of the most likely, their
+        log-probabilities. Those of processed logits need the batch that `sample_tokens` returned.
         """
         count = len(logits)
         told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
         self._prepare_for(logits).compute_logprobs(
             batch,
-            _parts_of(told, count),
+            _parts_of(told, count, MAX_LOGPROBS),
             sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
+            busy=num_rows,
             stream=stream,
         )
-        return _to_host(told)
+        self._pinned_told.reverse()
+        return self._pinned_told[0][: len(told)].copy_(told, non_blocking=True)
 
-    def report(self, logits: Tensor, rows: Words, token_ids: Words, stream: int) -> Reported:
-        """Return log-probabilities of token_ids[N] under `rows`[N] of logits[W V], on their way."""
+    def report(
+        self, logits: Tensor, rows: Words, token_ids: Words, count: int, stream: int
+    ) -> Reported:
+        """Return log-probabilities of token_ids[N] under `rows`[N] of logits[W V], on their way,
+        and those of the `count` most likely tokens.
+        """
         columns = np.zeros((3, len(logits)), np.int32)
         slots, sampled, _ = columns
         slots[:] = -1
-        slots[rows], sampled[rows] = 0, token_ids
+        slots[rows], sampled[rows] = count, token_ids
         on_device = torch.from_numpy(columns).pin_memory().to(logits.device, non_blocking=True)
-        told = torch.empty(
-            len(logits) * (2 + 2 * MAX_LOGPROBS), dtype=torch.int32, device=logits.device
-        )
-        self._prepare_for(logits).compute_logprobs(
+        told = torch.empty(len(logits) * (2 + 2 * count), dtype=torch.int32, device=logits.device)
+        self._prepare_for(logits, count).compute_logprobs(
             sample.SampleBatch(
-                *(logits, self._report_record), slots=on_device[0], positions=on_device[2]
+                *(logits, self._report_records), slots=on_device[0], positions=on_device[2]
             ),
-            _parts_of(told, len(logits)),
+            _parts_of(told, len(logits), count),
             sampled=(on_device[1], on_device[2]),
+            busy=len(rows),
             stream=stream,
         )
-        return Reported(_to_host(told), rows)
+        pinned = torch.empty_like(told, device="cpu", pin_memory=True)
+        return Reported(pinned.copy_(told, non_blocking=True), rows, count)
 
     def fetch(self, count: int) -> Tokens:
         """Send the newest step's `count` tokens to the host."""
@@ -125,12 +135,13 @@ class GpuSampler:
             mask=self.params.masks,
         )
 
-    def _prepare_for(self, logits: Tensor) -> sample.PreparedSample:
-        return self._prepared(*logits.shape, logits.stride(0), logits.dtype)
+    def _prepare_for(self, logits: Tensor, top: int = MAX_LOGPROBS) -> sample.PreparedSample:
+        return self._prepared(tuple(logits.shape), logits.stride(0), logits.dtype, top)
 
     def _prepare(
-        self, rows: int, length: int, row_stride: int, dtype: torch.dtype
+        self, shape: tuple[int, int], row_stride: int, dtype: torch.dtype, top: int
     ) -> sample.PreparedSample:
+        rows, length = shape
         return sample.prepare(
             rows=rows,
             length=length,
@@ -138,7 +149,7 @@ class GpuSampler:
             gpu=self._gpu,
             token_stride=self._memory.tokens.stride(0),
             row_stride=row_stride,
-            top=MAX_LOGPROBS,
+            top=top,
         )
 
 
@@ -164,38 +175,33 @@ class Reported:
 
     told: Tensor
     rows: Words
+    num_top: int
 
     def logprobs(self) -> Logprobs:
         """Return those of the rows, once they have arrived."""
-        told, rows = logprobs_of(self.told.numpy()), self.rows
+        told, rows = logprobs_of(self.told.numpy(), self.num_top), self.rows
         return Logprobs(told.chosen[rows], told.ranks[rows], told.top_ids[rows], told.top[rows])
 
 
-def _report_record() -> Tensor:
-    """Return the record of prompts: log-probabilities of the model's logits, as many as may be."""
-    record = sample.defaults(1)
-    record["logprobs"] = MAX_LOGPROBS
-    return torch.from_numpy(record.view(np.int32))
+def _report_records() -> Tensor:
+    """Return the records of prompts: number n asks for the model's n most likely tokens."""
+    records = sample.defaults(MAX_LOGPROBS + 1)
+    records["logprobs"] = np.arange(MAX_LOGPROBS + 1)
+    return torch.from_numpy(records.view(np.int32))
 
 
-def _parts_of(told: Tensor, count: int) -> sample.Logprobs:
+def _parts_of(told: Tensor, count: int, num_top: int) -> sample.Logprobs:
     """Return where the parts of what `logprobs_of` reads lie."""
     chosen = told.data_ptr()
     ranks, top_ids = chosen + 4 * count, chosen + 8 * count
-    return sample.Logprobs(chosen, ranks, top_ids, top_ids + 4 * count * MAX_LOGPROBS)
+    return sample.Logprobs(chosen, ranks, top_ids, top_ids + 4 * count * num_top)
 
 
-def _to_host(told: Tensor) -> Tensor:
-    """Send words to the host."""
-    pinned = torch.empty_like(told, device="cpu", pin_memory=True)
-    return pinned.copy_(told, non_blocking=True)
-
-
-def logprobs_of(told: Words) -> Logprobs:
+def logprobs_of(told: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
     """Return the words of `GpuSampler.logprobs` as what they mean."""
-    count = len(told) // (2 + 2 * MAX_LOGPROBS)
-    chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + MAX_LOGPROBS)])
-    shape = (count, MAX_LOGPROBS)
+    count = len(told) // (2 + 2 * num_top)
+    chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + num_top)])
+    shape = (count, num_top)
     return Logprobs(
         chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
     )

@@ -29,6 +29,9 @@ from spaninfer_engine.spec.nodes import Decoder, ropes
 from spaninfer_engine.spec.tree import parameter_count
 from spaninfer_engine.step.sequences import Sequences
 
+BY_PROMPT = frozenset({"plain_attention", "sparse_selection", "sparse_attention"})
+"""Claims that go from prompt to prompt, as the host knows them."""
+
 _LESS = "lower --step-tokens, --max-running or --max-len"
 
 
@@ -54,7 +57,7 @@ class CudaStart:
         self._ops, self._decoder = ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
         self._tuning = tuning
-        self._is_plain = any(step.name == "plain_attention" for step in bound[TEXT].kernels)
+        self._is_by_prompt = any(step.name in BY_PROMPT for step in bound[TEXT].kernels)
         self._ropes = ropes(decoder)
         tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
         self._angles = [
@@ -119,8 +122,8 @@ class CudaStart:
 
     def _device(self, bound: Programs[Any], setup: DeviceSetup) -> CudaDevice:
         groups = self._decoder.groups
-        max_tokens = 0  # plain attention goes from prompt to prompt, as the host knows them
-        if not self._is_plain:
+        max_tokens = 0  # of captured prompts, of which the host does not know where they are
+        if not self._is_by_prompt:
             layers = len(self._decoder.layers)
             max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
         return CudaDevice(
@@ -131,7 +134,7 @@ class CudaStart:
                 rotaries=tuple(self._rotaries),
                 ropes=tuple(map(Rotary, self._ropes)),
                 num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
-                reads_all_columns=self._is_plain,
+                reads_all_columns=self._is_by_prompt,
             ),
             Sizes(
                 requests=self._demand.max_running,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.quantised.bits import unpack_words
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
+from spaninfer_engine.load.quantised.packed_codes import PackedCodes
 
 BITS, MIDDLE, PER_WORD = 4, 8, 8
 _NIBBLE_OF_OUTPUT = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -44,12 +44,10 @@ def read_awq(module: Module) -> QuantizedEntry:
     )
 
     def load() -> QuantizedWeight:
-        codes = _unpack(module.read("qweight"), rows).T
+        codes = _codes(module.read("qweight"), 0 if has_zeros else MIDDLE)
         scales = np.ascontiguousarray(module.scales("scales").T)
-        if not has_zeros:
-            return QuantizedWeight(format, codes.astype(np.int8) - np.int8(MIDDLE), scales)
-        zeros = _unpack(module.read("qzeros"), rows).T
-        return QuantizedWeight(format, np.ascontiguousarray(codes), scales, zeros)
+        zeros = np.asarray(_codes(module.read("qzeros"))) if has_zeros else None
+        return QuantizedWeight(format, codes, scales, zeros)
 
     return module.entry(format, (rows, columns), load)
 
@@ -65,8 +63,6 @@ def _check_layout(module: Module) -> None:
         )
 
 
-def _unpack(words: NDArray[Any], rows: int) -> NDArray[np.uint8]:
-    """Return codes [... N] of words [... N/8]."""
-    nibbles = unpack_words(words, BITS, rows).reshape(*words.shape, PER_WORD)
-    codes: NDArray[np.uint8] = nibbles[..., _NIBBLE_OF_OUTPUT]
-    return codes.reshape(*words.shape[:-1], rows)
+def _codes(words: NDArray[Any], middle: int = 0) -> PackedCodes:
+    """Return codes [N ...] of words [... N/8]."""
+    return PackedCodes(words, BITS, is_turned=True, order=_NIBBLE_OF_OUTPUT, middle=middle)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 from numpy.typing import NDArray
+
+from spaninfer_engine.load.quantised.threads import in_threads
 
 WORD_BITS = 32
 
 _WORDS_AT_ONCE = 1 << 18  # their codes stay in a core's cache
-_MOST_THREADS = 8
 
 
 def unpack_stream(words: NDArray[np.generic], bits: int, count: int) -> NDArray[np.uint8]:
@@ -23,14 +21,11 @@ def unpack_stream(words: NDArray[np.generic], bits: int, count: int) -> NDArray[
     if words.ndim < 2 or words.size <= _WORDS_AT_ONCE:
         return _unpack(words, bits, count)
     codes = np.empty((*words.shape[:-1], count), np.uint8)
-    step = max(1, _WORDS_AT_ONCE * len(words) // words.size)
 
-    def fill(start: int) -> None:
-        rows = slice(start, start + step)
+    def fill(rows: slice) -> None:
         codes[rows] = _unpack(words[rows], bits, count)
 
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
-        list(threads.map(fill, range(0, len(words), step)))
+    in_threads(fill, len(words), max(1, _WORDS_AT_ONCE * len(words) // words.size))
     return codes
 
 
@@ -64,9 +59,9 @@ def _unpack_bytes(data: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return codes.reshape(*data.shape[:-1], -1)
 
 
-def centred(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
-    """Return codes less 2^(bits-1), in the memory of theirs."""
-    codes -= np.uint8(1 << (bits - 1))
+def centred(codes: NDArray[np.uint8], middle: int) -> NDArray[np.int8]:
+    """Return codes less their middle, in the memory of theirs."""
+    codes -= np.uint8(middle)
     return codes.view(np.int8)
 
 

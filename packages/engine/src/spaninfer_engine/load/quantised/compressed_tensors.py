@@ -25,6 +25,7 @@ from spaninfer_engine.load.quantised.bits import (
 )
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
+from spaninfer_engine.load.quantised.packed_codes import PackedCodes, codes_of_words
 
 _PRESET_BITS = {"W4A16": 4, "W4A16_ASYM": 4, "W8A16": 8, "W4A8": 4, "W4AFP8": 4, "W8A8": 8}
 _KINDS = ("Linear",)
@@ -54,15 +55,25 @@ def read_packed(module: Module) -> QuantizedEntry:
     format = _format(module, bits, group, columns, has_zeros, permuted=group_of is not None)
 
     def load() -> QuantizedWeight:
-        codes = unpack(module.read("weight_packed"), bits, columns)
-        scales = module.scales("weight_scale")
+        codes, scales = _codes(module, bits, columns, has_zeros), module.scales("weight_scale")
         if not has_zeros:
-            return QuantizedWeight(format, centred(codes, bits), scales, group_of=group_of)
+            return QuantizedWeight(format, codes, scales, group_of=group_of)
         packed = np.ascontiguousarray(module.read("weight_zero_point").T)
         zeros = unpack(packed, bits, rows).T
         return QuantizedWeight(format, codes, scales, zeros, group_of=group_of)
 
     return module.entry(format, (rows, columns), load)
+
+
+def _codes(
+    module: Module, bits: int, columns: int, has_zeros: bool
+) -> PackedCodes | NDArray[np.integer[Any]]:
+    """Return codes [N K], signed where there are no zeros; words may have unused bits."""
+    words, middle = module.read("weight_packed"), 0 if has_zeros else 1 << (bits - 1)
+    if words.shape[1] == -(-columns * bits // WORD_BITS):
+        return codes_of_words(words, bits, columns, middle=middle)
+    codes = unpack_words(words, bits, columns)
+    return centred(codes, middle) if middle else codes
 
 
 def read_int8(module: Module) -> QuantizedEntry:

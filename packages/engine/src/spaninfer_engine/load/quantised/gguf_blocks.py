@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
 
+from spaninfer_engine.load.quantised.threads import in_threads
+
 Bytes: TypeAlias = NDArray[np.uint8]
 Parts: TypeAlias = dict[str, NDArray[np.generic]]  # fields of QuantizedWeight, [N B ...] each
 
@@ -24,6 +26,7 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _LOW_HIGH = np.array([0, 4], np.uint8)
 _TWO_BITS = np.array([0, 2, 4, 6], np.uint8)
 _EIGHT = np.arange(8, dtype=np.uint8)
+_BYTES_AT_ONCE = 1 << 20  # of a chunk; smaller ones cost more in threads than caches spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,27 @@ class BlockType:
     split: Callable[[Bytes], Parts]
 
     def read(self, rows: Bytes, columns: int) -> QuantizedWeight:
-        """Return the weight[... N K] of rows of blocks, uint8 [... N bytes]."""
-        blocks = rows.reshape(*rows.shape[:-1], columns // self.length, self.block_bytes)
-        parts = {
-            name: array.reshape(*rows.shape[:-1], -1) for name, array in self.split(blocks).items()
+        """Return the weight[... N K] of rows of blocks, uint8 [... N bytes]; several threads take
+        many apart.
+        """
+        lines = rows.reshape(-1, rows.shape[-1])
+        first = self._parts(lines[:1], columns)
+        whole = {
+            name: np.empty((len(lines), part.shape[1]), part.dtype) for name, part in first.items()
         }
+
+        def fill(some: slice) -> None:
+            for name, part in self._parts(lines[some], columns).items():
+                whole[name][some] = part
+
+        in_threads(fill, len(lines), max(1, _BYTES_AT_ONCE // lines.shape[1]))
+        parts = {name: part.reshape(*rows.shape[:-1], -1) for name, part in whole.items()}
         return QuantizedWeight(self.format, **parts)  # type: ignore[arg-type]
+
+    def _parts(self, lines: Bytes, columns: int) -> Parts:
+        """Return fields [N n] of rows of blocks, [N bytes]."""
+        blocks = lines.reshape(len(lines), columns // self.length, self.block_bytes)
+        return {name: part.reshape(len(lines), -1) for name, part in self.split(blocks).items()}
 
 
 def _float16(data: Bytes) -> NDArray[np.generic]:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.quantised.bits import WORD_BITS, centred, unpack_stream
+from spaninfer_engine.load.quantised.bits import WORD_BITS, unpack_stream
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
+from spaninfer_engine.load.quantised.packed_codes import codes_of_words
 
 BITS = (2, 3, 4, 8)
 _VERSIONS = {None: 1, "gptq": 1, "gptq_v2": 0}  # what is added to stored zeros
@@ -49,11 +50,10 @@ def read_gptq(module: Module) -> QuantizedEntry:
     )
 
     def load() -> QuantizedWeight:
-        codes = unpack_stream(module.read("qweight").T, bits, columns)
+        words, middle = module.read("qweight"), 1 << (bits - 1) if is_symmetric else 0
+        codes = codes_of_words(words, bits, columns, is_down=True, middle=middle)
         scales = np.ascontiguousarray(module.scales("scales").T)
-        if is_symmetric:
-            return QuantizedWeight(format, centred(codes, bits), scales, group_of=group_of)
-        zeros = _zeros(module, bits, rows, offset).T
+        zeros = None if is_symmetric else _zeros(module, bits, rows, offset).T
         return QuantizedWeight(format, codes, scales, zeros, group_of=group_of)
 
     return module.entry(format, (rows, columns), load)

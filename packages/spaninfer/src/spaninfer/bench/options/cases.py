@@ -19,6 +19,7 @@ NUM_BIASES: Final = 300  # as many as OpenAI takes
 def options_of(vocab: int) -> dict[str, Mapping[str, Any]]:
     """Return the fields of each option, for a vocabulary of that size."""
     allowed = np.arange(vocab) % 2 == 0
+    allowed.setflags(write=False)  # made once, as a caller with a fixed set of tokens does
     biased = range(0, vocab, max(1, vocab // NUM_BIASES))[:NUM_BIASES]
     return {
         "greedy": {"temperature": 0.0},

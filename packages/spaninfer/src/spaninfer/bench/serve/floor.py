@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from pathlib import Path
+from collections.abc import Mapping
 from time import perf_counter, process_time
+from typing import Any
 
-from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine import Engine, EngineConfig, SamplingParams
 
 from spaninfer.bench.serve.window import Window
-from spaninfer.bench.serve.workloads import MAX_RUNNING, PROMPT, Workload
+from spaninfer.bench.serve.workloads import PROMPT, Workload
 
 
 def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
@@ -38,8 +39,8 @@ def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
     return window
 
 
-def open_engine(folder: Path) -> Engine:
-    """Return an engine with the model of a folder, which has computed a step."""
-    engine = Engine(folder, max_running=MAX_RUNNING)
+def open_engine(asked: Mapping[str, Any]) -> Engine:
+    """Return an engine with these fields of EngineConfig, which has computed a step."""
+    engine = Engine(EngineConfig(**asked))
     engine.generate(PROMPT, max_tokens=1)
     return engine

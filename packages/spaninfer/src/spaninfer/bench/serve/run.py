@@ -4,68 +4,105 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from time import perf_counter, process_time
+from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any, Final
 
-from spaninfer.bench.engine import Note
+from spaninfer.bench.engine import Note, described
 from spaninfer.bench.options.sides import cpu_seconds
-from spaninfer.bench.records import summary
-from spaninfer.bench.serve.clients import clients
+from spaninfer.bench.records import circumstances, summary
+from spaninfer.bench.serve.crowd import crowd
 from spaninfer.bench.serve.floor import engine_window, open_engine
-from spaninfer.bench.serve.mock_model import mock_folder
 from spaninfer.bench.serve.window import Window, python_ns, records
-from spaninfer.bench.serve.workloads import MAX_RUNNING, WORKLOADS, Workload
+from spaninfer.bench.serve.workloads import WORKLOADS, Workload
 from spaninfer.bench.server_process import server_process
 from spaninfer.bench.soak.client import Tally, Target
+from spaninfer.options import as_arguments
 
 SETTLED_S: Final = 1.0  # until all clients of a workload have begun; a thousand take four times it
 _TOKENS: Final = re.compile(rb"^spaninfer_generated_tokens_total (\S+)$", re.MULTILINE)
 
 
 def measure_serve(
-    names: set[str], seconds: float, runs: int, note: Note
+    asked: Mapping[str, Any],
+    names: set[str],
+    seconds: float,
+    runs: int,
+    note: Note,
+    api_servers: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of records: of each workload through HTTP, and through `Engine` alone."""
+    """Yield records: of each workload through HTTP, and through `Engine` alone.
+
+    Server and engine have these fields of EngineConfig, and are there at the same time;
+    `api_servers` are processes that answer beside the engine's.
+    """
     loops: list[float] = []
     with ExitStack() as stack:
-        folder = stack.enter_context(mock_folder())
-        arguments = [str(folder), f"--max-running={MAX_RUNNING}"]
-        process, host, port = stack.enter_context(server_process(arguments))
-        engine = stack.enter_context(open_engine(folder))
+        engine = stack.enter_context(open_engine(asked))
+        served = stack.enter_context(server_process(_arguments(asked, api_servers)))
+        same = {"benchmark": "serve", **described(engine)}
+        place = circumstances(engine.resolved.device)
         for workload in (WORKLOADS[name] for name in WORKLOADS if name in names):
             note(f"{workload.name}: {runs} times {seconds:g} s")
             windows: dict[str, list[Window]] = {"http": [], "engine": []}
             for _ in range(runs):
                 loops.append(python_ns())
-                served = _served(Target(host, port), process.pid, workload, seconds)
-                windows["http"].append(asyncio.run(served))
+                windows["http"].append(_window(*served, workload, seconds))
                 windows["engine"].append(engine_window(engine, workload, seconds))
             for through, found in windows.items():
-                about = {"workload": workload.name, "through": through}
-                yield from (about | fields for fields in records(workload, found))
-    yield {"what": "round of a Python loop"} | summary("ns", loops)
+                about = {**same, "workload": workload.name, "through": through}
+                if through == "http" and api_servers:
+                    about |= {"api_servers": api_servers}
+                yield from (about | fields | place for fields in records(workload, found))
+    yield same | {"what": "round of a Python loop"} | summary("ns", loops) | place
 
 
-async def _served(target: Target, pid: int, workload: Workload, seconds: float) -> Window:
-    body, count = dict(workload.body), workload.num_clients
-    async with clients(target, body, workload.path, count) as loading:
-        await asyncio.sleep(SETTLED_S * max(1.0, count / 256))
-        tokens = await _tokens(target)
-        loading.take()
-        begin_s, cpu_s, own_s = perf_counter(), cpu_seconds(pid), process_time()
-        await asyncio.sleep(seconds)
-        seen = loading.take()
-        took_s, spent_s = perf_counter() - begin_s, cpu_seconds(pid) - cpu_s
-        own_s = process_time() - own_s
-        tokens = await _tokens(target) - tokens
-    return Window(took_s, spent_s, seen.answers, tokens, seen.events, seen.gaps, own_s)
+def _arguments(asked: Mapping[str, Any], api_servers: int) -> list[str]:
+    """Return the arguments of a server with these fields of EngineConfig."""
+    told = {**asked, "model": None, "api_server_count": api_servers}
+    return [str(asked["model"]), *as_arguments(told)]
 
 
-async def _tokens(target: Target) -> int:
+def _window(
+    process: subprocess.Popen[str], host: str, port: int, workload: Workload, seconds: float
+) -> Window:
+    target = Target(host, port)
+    with crowd(target, workload) as sending:
+        sleep(SETTLED_S * max(1.0, workload.num_clients / 256))
+        tokens, servers = _tokens(target), _children(process.pid)
+        sending.begin()
+        begin_s = perf_counter()
+        engine_s, servers_s = cpu_seconds(process.pid), sum(map(cpu_seconds, servers))
+        sleep(seconds)
+        seen, own_s = sending.end()
+        took_s = perf_counter() - begin_s
+        engine_s = cpu_seconds(process.pid) - engine_s
+        servers_s = sum(map(cpu_seconds, servers)) - servers_s
+        tokens = _tokens(target) - tokens
+    return Window(
+        seconds=took_s,
+        cpu_s=engine_s + servers_s,
+        answers=seen.answers,
+        tokens=tokens,
+        events=seen.events,
+        gaps=seen.gaps,
+        client_cpu_s=own_s,
+        engine_cpu_s=engine_s if servers else None,
+    )
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that a process has started; none where the system does not say."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for listed in lists for each in listed.read_text().split()]
+
+
+def _tokens(target: Target) -> int:
     """Return how many tokens a server has drawn so far."""
-    text = await target.ask(target.head("GET", "/metrics", None), Tally())
+    text = asyncio.run(target.ask(target.head("GET", "/metrics", None), Tally()))
     found = _TOKENS.search(text)
     assert found is not None, "a server tells its tokens"
     return int(float(found[1]))

@@ -25,6 +25,7 @@ class Window:
     events: int = 0
     gaps: Sequence[float] = ()  # seconds between two reads of an answer
     client_cpu_s: float = 0.0
+    engine_cpu_s: float | None = None  # of the engine's process, where API servers answer
 
 
 def records(workload: Workload, windows: Sequence[Window]) -> Iterator[dict[str, Any]]:
@@ -36,6 +37,10 @@ def records(workload: Workload, windows: Sequence[Window]) -> Iterator[dict[str,
     pairs = list(zip(windows, counts, strict=True))
     yield {"what": "rate"} | summary(unit, [count / each.seconds for each, count in pairs])
     yield {"what": "CPU"} | summary(each, [one.cpu_s * 1e6 / max(n, 1) for one, n in pairs])
+    apart = [(one.engine_cpu_s, n) for one, n in pairs if one.engine_cpu_s is not None]
+    if apart:
+        spent = summary(each, [cpu_s * 1e6 / max(n, 1) for cpu_s, n in apart])
+        yield {"what": "CPU of the engine's process"} | spent
     if not windows[0].events and not windows[0].client_cpu_s:
         return
     yield {"what": "CPUs"} | summary("CPUs", [each.cpu_s / each.seconds for each in windows])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 PROMPT: Final = "The quick brown fox jumps"
 SHORT: Final = 4  # tokens of a whole answer
 LONG: Final = 256  # tokens of a stream
+SERVED: Final = 256  # requests in a step of a server, unless told
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,6 @@ _CHAT: Final = {"messages": [{"role": "user", "content": PROMPT}]}
 _SHORT: Final = {"max_tokens": SHORT}
 _STREAM: Final = {"max_tokens": LONG, "stream": True}
 
-# All clients of a workload at a time: a stream that waits for a place in the steps has its head
-# already, and would wait for its first token until others end.
-MAX_RUNNING: Final = 1024
-
 WORKLOADS: Final[Mapping[str, Workload]] = {
     workload.name: workload
     for workload in (
@@ -51,3 +48,13 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         _workload("streams_1000", _TEXT | _STREAM, 1000),
     )
 }
+
+
+def places(names: Iterable[str]) -> int:
+    """Return places in the steps for all clients of these workloads at a time, and no fewer than
+    servers have.
+
+    A stream that waits for a place has its head already, and would wait for its first token until
+    others end.
+    """
+    return max(SERVED, *(WORKLOADS[name].num_clients for name in names))

@@ -1,0 +1,76 @@
+"""Tiles of quantised GEMMs by shape: those that exist between few numbers of rows, and fit."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from spaninfer_kernels_cuda.gemm.tuning import Shape
+from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, is_faster, rows_of_tiles
+from spaninfer_kernels_cuda.quantized_gemm.tuning import choose, launch
+
+SHARED_BYTES = 232_448  # of a block on Hopper
+SMS = 132
+FORMATS = [QuantizedFormat(4, 128), QuantizedFormat(8, 64, "minimum"), QuantizedFormat(4, 16)]
+# Outputs, K and whether half of them are gates, of models from 0.5 to 32 billion parameters.
+PRODUCTS = [
+    *((1152, 896, False), (9728, 896, True), (896, 4864, False), (4608, 3584, False)),
+    *((37_888, 3584, True), (3584, 18_944, False), (152_064, 3584, False), (72, 64, False)),
+]
+
+
+def chosen(rows, product, format=FORMATS[0]):
+    outputs, inner, gated = product
+    shape = Shape(rows, outputs, inner)
+    return choose(shape, format, "sm_90a", SHARED_BYTES, gated=gated)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_a_few_numbers_of_rows_have_the_kernels_of_any_number(product, format):
+    def kernel(rows):
+        tile = chosen(rows, product, format)
+        return tile.tokens, tile.groups, tile.blocks, tile.batch, tile.splits, tile.stages
+
+    outputs, inner, gated = product
+    few = rows_of_tiles(outputs, inner, format, "sm_90a", SHARED_BYTES, gated=gated)
+
+    kernels = {kernel(rows) for rows in few}
+    assert {kernel(rows) for rows in (*range(1, 600, 7), *range(600, 8193, 501))} <= kernels
+    assert len(few) == len(kernels) <= 14
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_clusters_and_blocks_with_tiles_of_their_own_run_at_once(product):
+    outputs, inner, _ = product
+    for rows in (65, 96, 128, 160, 200, 256, 300, 512, 1000, 4000):
+        tile = chosen(rows, product)
+        x, y, _ = launch(Shape(rows, outputs, inner), tile, FORMATS[0], SMS).grid
+
+        assert x * y <= SMS
+        assert tile.splits <= -(-inner // 128)
+        assert tile.per_sm or x == -(-outputs // tile.rows)
+        assert tile.stages >= 3 or tile.splits == 1
+
+
+def test_rows_beyond_the_last_are_few():
+    """A row of a tile costs the same whether anybody has it: 320 rows are not two tiles of 256."""
+    for rows in (96, 160, 192, 320, 384):
+        tile = chosen(rows, (37_888, 3584, True))
+
+        assert -rows % tile.tokens == 0
+
+
+def test_codes_that_become_numbers_in_few_instructions_are_multiplied_for_any_rows():
+    shape, bfloat16 = Shape(4096, 37_888, 3584), ml_dtypes.bfloat16
+
+    assert is_faster(shape, QuantizedFormat(4, 128), bfloat16, "sm_90a", gated=True)
+    assert is_faster(shape, QuantizedFormat(4, None), np.float16, "sm_90a", gated=True)
+    assert not is_faster(shape, QuantizedFormat(4, 128), np.float16, "sm_90a", gated=True)
+    assert not is_faster(shape, QuantizedFormat(8, 128), bfloat16, "sm_90a", gated=True)
+    assert not is_faster(shape, QuantizedFormat(4, 32, "minimum"), bfloat16, "sm_90a", gated=True)
+    assert not is_faster(shape, QuantizedFormat(4, 128), bfloat16, "sm_80", gated=True)
+
+
+def test_more_results_than_the_kernel_counts_are_left_to_others():
+    shape = Shape(8192, 300_000, 3584)
+
+    assert not is_faster(shape, QuantizedFormat(4, 128), ml_dtypes.bfloat16, "sm_90a", gated=False)

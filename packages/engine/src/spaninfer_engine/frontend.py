@@ -1,0 +1,133 @@
+"""The front of an engine: everything of a request that is no step, and needs no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spaninfer_engine.config import Resolved
+from spaninfer_engine.conversations import Conversations
+from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.startup.components import FrontParts
+from spaninfer_engine.text.template import ChatTemplate
+from spaninfer_engine.text.template import Prompt as RenderedPrompt
+from spaninfer_engine.text.tokenizer import Tokenizer
+from spaninfer_engine.texts import Task
+
+if TYPE_CHECKING:
+    from spaninfer_engine.preprocess.prepared import PreparedMedia
+    from spaninfer_engine.preprocess.processor import MediaProcessor
+
+
+class Frontend:
+    """Text to token ids and back, chat templates, media: with a model's files, without its weights.
+
+    An engine is one; beside an engine of another process it stands alone.
+    """
+
+    def __init__(self, parts: FrontParts) -> None:
+        self._front = parts
+        self._conversations = Conversations(
+            parts.template, parts.tokenizer, parts.media, parts.resolved.architecture
+        )
+
+    @property
+    def resolved(self) -> Resolved:
+        """Everything that was decided at the start."""
+        return self._front.resolved
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._front.tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of logits of a position, and so of entries of a mask; tokenizers may have
+        fewer tokens.
+        """
+        return self._front.vocab
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's chat template."""
+        return self._front.template
+
+    @property
+    def default_sampling(self) -> SamplingParams:
+        """The sampling parameters of requests that bring none."""
+        return self._front.sampling
+
+    @property
+    def context(self) -> int:
+        """The maximum number of tokens of prompt and answer together, or of a text to embed."""
+        return self._front.context
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """The tasks that the model supports."""
+        return frozenset({"generate"})
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+        tenant: str = "",
+    ) -> Sequence[int]:
+        """Return the prompt that the model's chat template makes of a conversation.
+
+        Parts of a message's content may be {"type": "image", "image": ...}, also of type video and
+        audio: a path, bytes, an array, or what spaninfer_multimodal decoded, with max_pixels and
+        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then; `tenant` is
+        as in `prepare_media`.
+
+        Raises TemplateError where the template refuses it or there is none, InvalidMedia for a part
+        that cannot be used, InvalidPrompt where the model has no tokenizer.
+        """
+        prompt = self.render_chat(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+        return self.encode_rendered(prompt, self.prepare_media(messages, tenant))
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """Return the text of that prompt, and what of it the template wrote; raises the same."""
+        return self._conversations.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+
+    def prepare_media(
+        self, messages: Sequence[Mapping[str, Any]], tenant: str = ""
+    ) -> list[PreparedMedia]:
+        """Return the media of a conversation as the model's towers take them, in order.
+
+        What was prepared before is taken as it is where the same tenant has sent it.
+        Raises InvalidMedia for a part that cannot be used, UnsupportedTask where the package that
+        prepares media is not installed.
+        """
+        return self._conversations.prepare(messages, tenant)
+
+    def encode_rendered(
+        self, prompt: RenderedPrompt, media: Sequence[PreparedMedia] = ()
+    ) -> Sequence[int]:
+        """Return the token ids of a rendered conversation, which has these media."""
+        return self._conversations.encode(prompt, media)
+
+    @property
+    def takes_media(self) -> bool:
+        """True if the model takes images, video or audio."""
+        return self._front.media is not None
+
+    @property
+    def media_processor(self) -> MediaProcessor | None:
+        """The media preprocessor of the model; None for text models."""
+        return self._conversations.processor()

@@ -1,0 +1,1 @@
+"""API servers: processes that answer requests, beside the one whose engine computes steps."""

@@ -1,0 +1,241 @@
+"""The engine's process among API servers: starts them, answers them, drains them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from math import ceil
+from time import monotonic
+from typing import IO, Any
+
+from spaninfer_engine import ConfigError, Engine, EngineConfig
+
+from spaninfer_serving.api_server.messages import Configure, Drain, Gate, LogFrom
+from spaninfer_serving.api_server.records import plain, plain_config, plain_map, plain_stats
+from spaninfer_serving.api_server.seat import Operations, Seat
+from spaninfer_serving.engine_client import set_log_level
+from spaninfer_serving.engine_control import EngineControl
+from spaninfer_serving.figures import bytes_for
+from spaninfer_serving.settings import Settings
+
+log = logging.getLogger(__name__)
+
+YOUNG_S = 10.0  # a process that lives no longer is started anew later each time
+MOST_WAIT_S = 30.0
+KILL_AFTER_S = 5.0  # behind the time to drain
+
+
+class ApiServers:
+    """The API servers of one engine, from their start to their end."""
+
+    def __init__(self, engine: Engine, settings: Settings, listener: socket.socket) -> None:
+        """Take a listener that listens; raises ConfigError for what API servers cannot do."""
+        config = engine.config
+        if config is None or sys.platform == "win32":
+            raise ConfigError("--api-server-count needs a POSIX system, and a model of a folder")
+        refuse(engine)
+        self._config: EngineConfig = config
+        self._engine, self._settings, self._listener = engine, settings, listener
+        self._control = EngineControl.new(engine, settings)
+        self._seats: dict[int, Seat] = {}  # by the row of the process
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._is_draining = self._has_started = self._has_lost_one = False
+        self._changed = asyncio.Event()
+        self._figures: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `run`
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until SIGINT or SIGTERM, or `drain`; calls `ready` when all of them answer."""
+        asyncio.run(self._run(ready))
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._figures.truncate(bytes_for(self._settings.api_servers))
+        self._control.gate.changed = self._tell_gate
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._loop.add_signal_handler(number, self.drain)
+        rows = range(self._settings.api_servers)
+        lives = [asyncio.ensure_future(self._live(row)) for row in rows]
+        try:
+            await self._all_ready()
+            if not self._is_draining:
+                ready()
+            await asyncio.wait(lives)
+        finally:
+            for life in lives:
+                life.cancel()
+            for process in self._processes.values():
+                process.kill()
+            self._listener.close()
+            self._figures.close()
+
+    def drain(self) -> None:
+        """Have all API servers end: when they have answered, and at once the second time."""
+        self._is_draining = True
+        self._listener.close()  # the others have it, and close it as well
+        for seat in self._seats.values():
+            seat.link.send(Drain())
+        self._changed.set()
+
+    def drain_soon(self) -> None:
+        """Drain, called in any thread."""
+        self._loop.call_soon_threadsafe(self.drain)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the processes, in the order of their rows."""
+        return [self._processes[row].pid for row in sorted(self._processes)]
+
+    @property
+    def are_ready(self) -> bool:
+        """True if all of them answer."""
+        return len(self._seats) == self._settings.api_servers and all(
+            seat.ready.is_set() for seat in self._seats.values()
+        )
+
+    async def _all_ready(self) -> None:
+        """Wait until each has said so once; ConfigError where one ends before."""
+        while not self._is_draining:
+            if self.are_ready:
+                self._has_started = True
+                return
+            if self._has_lost_one:
+                raise ConfigError(
+                    "an API server process ended while it started; what it printed says why"
+                )
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _live(self, row: int) -> None:
+        """Keep one API server running until all drain."""
+        wait_s = 0.0
+        while not self._is_draining:
+            begun_s = monotonic()
+            await self._run_one(row)
+            if self._is_draining:
+                return
+            if not self._has_started:
+                self._has_lost_one = True
+                self._changed.set()
+                return
+            lived_s = monotonic() - begun_s
+            wait_s = 0.0 if lived_s > YOUNG_S else min(2 * wait_s + 0.1, MOST_WAIT_S)
+            log.error(
+                "API server %d ended after %.1f s, and its requests with it; "
+                "another one is started",
+                row,
+                lived_s,
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained(), wait_s)
+
+    async def _drained(self) -> None:
+        while not self._is_draining:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _run_one(self, row: int) -> None:
+        """Run one process to its end."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            files = (self._listener.fileno(), theirs.fileno(), self._figures.fileno())
+            process = subprocess.Popen(
+                [sys.executable, "-m", "spaninfer_serving.api_server", *map(str, files)],
+                pass_fds=files,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is for this process alone
+            )
+        self._processes[row] = process
+        over = asyncio.Event()
+        seat = self._seats[row] = Seat(self._control, self._operations(), ours, over.set)
+        seat.link.open()
+        seat.link.send(self._configuration(row))
+        self._tell_gate()
+        waiting = asyncio.ensure_future(seat.ready.wait())
+        waiting.add_done_callback(lambda _: self._changed.set())
+        if self._is_draining:
+            seat.link.send(Drain())
+        try:
+            await self._end_of(over)
+        finally:
+            waiting.cancel()
+            process.kill()  # a link that has ended is not mended
+            await asyncio.to_thread(process.wait)
+
+    async def _end_of(self, over: asyncio.Event) -> None:
+        """Wait until a link has ended; in vain no longer than a drain may take."""
+        ended = asyncio.ensure_future(over.wait())
+        drained = asyncio.ensure_future(self._drained())
+        await asyncio.wait({ended, drained}, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        await asyncio.wait({ended}, timeout=self._settings.drain_s + KILL_AFTER_S)
+        ended.cancel()
+
+    def _configuration(self, row: int) -> Configure:
+        engine, settings = self._engine, self._settings
+        each = replace(settings, media_workers=ceil(settings.media_workers / settings.api_servers))
+        return Configure(
+            config=plain_config(self._config),
+            resolved=plain(engine.resolved),
+            settings=plain(each),
+            context=engine.context,
+            row=row,
+        )
+
+    def _tell_gate(self) -> None:
+        gate = self._control.gate
+        for seat in self._seats.values():
+            seat.link.send(Gate(gate.is_shut, gate.is_closed))
+
+    def _operations(self) -> Operations:
+        """Return what API servers may call."""
+        engine, control = self._engine, self._control
+
+        async def pause(mode: Any, clear_cache: bool) -> Any:  # of a message
+            return (await control.pause(mode, clear_cache=clear_cache)).model_dump()
+
+        async def log_from(level: str) -> None:
+            set_log_level(level)
+            for seat in self._seats.values():
+                seat.link.send(LogFrom(level))
+
+        return {
+            "stats": _soon(lambda: plain_stats(engine.stats())),
+            "cache_map": _soon(lambda: plain_map(engine.cache_map())),
+            "reset_prefix_cache": _soon(engine.reset_prefix_cache),
+            "pause": pause,
+            "resume": _soon(lambda: control.resume().model_dump()),
+            "pause_state": _soon(lambda: control.state.model_dump()),
+            "abort": _soon(control.abort),
+            "drain": control.drain,
+            "num_in_flight": _soon(lambda: len(control.in_flight)),
+            "admit": _soon(control.in_flight.admit),
+            "log_from": log_from,
+        }
+
+
+def refuse(engine: Engine) -> None:
+    """Raise ConfigError for a model whose requests API servers cannot carry."""
+    if "generate" not in engine.tasks:
+        raise ConfigError(
+            f"{engine.resolved.name} embeds or ranks texts, which the engine's process does alone; "
+            "leave --api-server-count out"
+        )
+
+
+def _soon(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return a function as one that is awaited."""
+
+    async def called(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return called

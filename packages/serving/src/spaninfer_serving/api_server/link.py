@@ -1,0 +1,156 @@
+"""A Unix socket of one event loop: frames in, frames out from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from spaninfer_serving.api_server.messages import encoder
+
+log = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct("<Q")
+READ_BYTES = 1 << 18
+
+
+class Link:
+    """Messages to the process at the other end of a socket, and frames from it.
+
+    `take` is called with each frame, `ended` once when the other side is gone, both in the loop.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        take: Callable[[bytes], None],
+        ended: Callable[[], None],
+        most_unsent: int | None = None,
+    ) -> None:
+        """Take a socket; with more than `most_unsent` bytes waiting, the other side hangs."""
+        self._socket, self._take, self._ended = end, take, ended
+        self._most_unsent = most_unsent
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._received = bytearray()
+        self._lock = Lock()  # over what follows, and the order of frames
+        self._unsent: deque[memoryview] = deque()
+        self._num_unsent = 0  # bytes
+        self.is_closed = False
+
+    def open(self) -> None:
+        """Begin to read, in the running loop."""
+        self._socket.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._read)
+
+    def send(self, message: Any) -> None:
+        """Send a message, now or when the other side reads; lost where that is gone."""
+        data = encoder.encode(message)
+        frame = memoryview(_LENGTH.pack(len(data)) + data)
+        with self._lock:
+            if self.is_closed:
+                return
+            was_empty = not self._unsent
+            self._unsent.append(frame)
+            self._num_unsent += len(frame)
+            if was_empty:
+                self._write()
+            is_behind = bool(self._unsent)
+        if is_behind and was_empty:
+            self._call(self._wait_writable)
+        if self._most_unsent is not None and self._num_unsent > self._most_unsent:
+            log.error("a process has not read %d bytes; its link is closed", self._num_unsent)
+            self._call(self.close)
+
+    def close(self) -> None:
+        """End the link; idempotent. To be called in the loop."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            self._unsent.clear()
+        assert self._loop is not None, "it was opened"
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        self._ended()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None, "it was opened"
+        with suppress(RuntimeError):  # the loop is closed, and the process ends
+            self._loop.call_soon_threadsafe(function)
+
+    def _write(self) -> None:
+        """Send what the socket takes; to be called with the lock."""
+        while self._unsent:
+            try:
+                num = self._socket.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # reading says that the other side is gone
+                self._unsent.clear()
+                self._num_unsent = 0
+                return
+            self._num_unsent -= num
+            rest = self._unsent[0][num:]
+            if rest:
+                self._unsent[0] = rest
+                return
+            self._unsent.popleft()
+
+    def _wait_writable(self) -> None:
+        if not self.is_closed:
+            assert self._loop is not None, "it was opened"
+            self._loop.add_writer(self._socket.fileno(), self._write_more)
+
+    def _write_more(self) -> None:
+        with self._lock:
+            self._write()
+            is_done = not self._unsent
+        if is_done:
+            assert self._loop is not None, "it was opened"
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        received = self._received
+        received += data
+        at = 0
+        while len(received) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(received, at)
+            end = at + _LENGTH.size + length
+            if end > len(received):
+                break
+            self._take(bytes(received[at + _LENGTH.size : end]))
+            at = end
+        del received[:at]
+
+
+def receive_frame(end: socket.socket) -> bytes:
+    """Wait for one frame on a blocking socket; EOFError where the other side is gone."""
+    (length,) = _LENGTH.unpack(_receive(end, _LENGTH.size))
+    return _receive(end, length)
+
+
+def _receive(end: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = end.recv(count - len(data))
+        if not piece:
+            raise EOFError("the engine's process is gone")
+        data += piece
+    return bytes(data)
