@@ -21,7 +21,7 @@ from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.packed import PACKED_FILE, open_packed
 from spaninfer_engine.ops.operation import Use
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.packed_weights import PackedWeights
 from spaninfer_kernels_cpu import Format, Layout, Packed, unpack
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec import Decoder, find, load, parameter_count, resolve
-from spaninfer_engine.spec.nodes import Alibi, Attention, Rope
+from spaninfer_engine.spec.attention_nodes import Alibi, Attention, Rope
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
 

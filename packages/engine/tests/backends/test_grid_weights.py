@@ -17,7 +17,7 @@ from spaninfer_engine.load.packing import GRID_NAMES, packing_of
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_op_reference import GRIDS, dequantize_weight, grid_format, quantize_to_grid
 
 SAMPLING = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2)

@@ -1,20 +1,10 @@
 import pytest
 from spaninfer_engine.cache.rope_state import RopeState, rope_state_of
+from spaninfer_engine.spec.attention_nodes import Attention, Heads, Rope, SplitQkv
 from spaninfer_engine.spec.frequencies import Frequencies
-from spaninfer_engine.spec.nodes import (
-    Attention,
-    Decoder,
-    Embedding,
-    GatedMLP,
-    Head,
-    Heads,
-    Layer,
-    Linear,
-    Norms,
-    Rope,
-    SplitQkv,
-    Weight,
-)
+from spaninfer_engine.spec.mlp_nodes import GatedMLP
+from spaninfer_engine.spec.nodes import Decoder, Embedding, Head, Layer, Norms
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 LINEAR = Linear(Weight("w", (8, 8)))
 

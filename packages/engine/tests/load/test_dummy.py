@@ -5,7 +5,7 @@ import pytest
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.errors import CheckpointError, ConfigError, InvalidPrompt
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.compute import decide_compute
 from spaninfer_engine.startup.hardware import this_machine
 

@@ -8,7 +8,7 @@ import pytest
 from shared_data import shared_data
 from spaninfer_engine.errors import CheckpointError, NotBuilt
 from spaninfer_engine.load.sentence import SentenceSettings, read_sentence_settings
-from spaninfer_engine.spec.nodes import Pool, TextSettings
+from spaninfer_engine.spec.pooling_nodes import Pool, TextSettings
 
 ROOM = "sentence_transformers.models"
 

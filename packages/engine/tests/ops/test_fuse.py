@@ -16,7 +16,7 @@ from spaninfer_engine.ops.step import Step
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_op_reference import linear
 from stepping import Model
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.ops.operation import HeadRows, Operation, UnitRows, Use
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def test_rows_of_every_head_are_a_view():

@@ -1,7 +1,7 @@
 import numpy as np
 from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
-from spaninfer_engine.spec.nodes import Rope
 
 
 def _places(*positions: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.program.bind import bind, find_match
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def _nothing(*_: object) -> Any:

@@ -11,7 +11,7 @@ from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.ops.operation import HeadRows, TakenApart, Use
 from spaninfer_engine.program.packer import Packer
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, dequantize_weight
 
 INT4 = WeightFormat("int4", "integer", 4, 1, 4, "float32", stored_bits=12)

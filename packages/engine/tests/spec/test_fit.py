@@ -9,8 +9,11 @@ import pytest
 from families import FAMILIES, Family, published
 from media_models import HEARING, SIGHTS
 from spaninfer_engine.spec import find, resolve
+from spaninfer_engine.spec.attention_nodes import Heads, Rope
 from spaninfer_engine.spec.fit import misfits
-from spaninfer_engine.spec.nodes import Decoder, Heads, Layer, Rope, Scores, Weight
+from spaninfer_engine.spec.mlp_nodes import Scores
+from spaninfer_engine.spec.nodes import Decoder, Layer
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def decoder(name: str) -> Decoder:

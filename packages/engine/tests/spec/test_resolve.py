@@ -7,8 +7,9 @@ import pytest
 from families import FAMILIES
 from spaninfer_engine.errors import CheckpointError, NotBuilt, SpecError
 from spaninfer_engine.spec import check, find, load, parameter_count, resolve, weights
-from spaninfer_engine.spec.nodes import Learned, Linear, Weight
+from spaninfer_engine.spec.nodes import Learned
 from spaninfer_engine.spec.registry import library
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -6,18 +6,17 @@ from typing import Any
 import pytest
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import Decoder, find, load, resolve
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.attention_nodes import (
     Alibi,
     Attention,
-    CacheGroup,
     FusedQkv,
-    Linear,
     LowRank,
     MlaAttention,
     Rope,
     SplitQkv,
-    Weight,
 )
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -10,8 +10,10 @@ from encoders import ENCODERS
 from families import Family
 from spaninfer_engine.errors import CheckpointError, SpecError
 from spaninfer_engine.spec import Encoder, check, find, parameter_count, resolve, weights
+from spaninfer_engine.spec.attention_nodes import RaggedAttention, RelativeBias
 from spaninfer_engine.spec.describe import Finding, check_file
-from spaninfer_engine.spec.nodes import Pool, RaggedAttention, RelativeBias, Weight
+from spaninfer_engine.spec.pooling_nodes import Pool
+from spaninfer_engine.spec.weight_nodes import Weight
 
 pytestmark = pytest.mark.filterwarnings("error::spaninfer_engine.spec.UnreadConfigKeys")
 

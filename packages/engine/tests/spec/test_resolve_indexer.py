@@ -8,7 +8,8 @@ import pytest
 from families import FAMILIES
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import Decoder, find, resolve, weights
-from spaninfer_engine.spec.nodes import CacheGroup, Indexer, MlaAttention, SharedIndexer
+from spaninfer_engine.spec.attention_nodes import Indexer, MlaAttention, SharedIndexer
+from spaninfer_engine.spec.nodes import CacheGroup
 
 
 def decoder(name: str, **more: Any) -> Decoder:

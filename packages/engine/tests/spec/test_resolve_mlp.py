@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import find, resolve, weights
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.mlp_nodes import (
     EachExpert,
     FusedGatedMLP,
     GatedMLP,
@@ -13,8 +13,8 @@ from spaninfer_engine.spec.nodes import (
     RoutedMLP,
     Scores,
     StackedExperts,
-    Weight,
 )
+from spaninfer_engine.spec.weight_nodes import Weight
 
 CONFIG: dict[str, Any] = {
     "hidden_act": "silu",

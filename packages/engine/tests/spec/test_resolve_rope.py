@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import find, resolve
+from spaninfer_engine.spec.attention_nodes import Attention, Rope
 from spaninfer_engine.spec.frequencies import Frequencies
-from spaninfer_engine.spec.nodes import Attention, Rope
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

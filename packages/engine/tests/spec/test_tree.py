@@ -7,8 +7,9 @@ import pytest
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.program import gathered_early, without_media
 from spaninfer_engine.spec import Decoder, find, resolve
-from spaninfer_engine.spec.nodes import Head, Linear, Weight, ropes
+from spaninfer_engine.spec.nodes import Head, ropes
 from spaninfer_engine.spec.tree import parameter_count, shortened, weights
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 ARCHITECTURES = Path(__file__).parents[1] / "architectures"
 PUBLISHED = json.loads((ARCHITECTURES / "published.json").read_text())

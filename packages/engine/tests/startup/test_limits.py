@@ -7,17 +7,10 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
-from spaninfer_engine.spec.nodes import (
-    CacheGroup,
-    Decoder,
-    Embedding,
-    Head,
-    Linear,
-    LogitScore,
-    Pool,
-    Weight,
-)
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head
 from spaninfer_engine.spec.pooled import as_encoder
+from spaninfer_engine.spec.pooling_nodes import LogitScore, Pool
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
     Memory,

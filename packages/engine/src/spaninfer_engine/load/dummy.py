@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.spec.nodes import Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 class DummyReader:

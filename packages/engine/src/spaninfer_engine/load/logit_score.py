@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from spaninfer_engine.errors import CheckpointError, NotBuilt, shown
 from spaninfer_engine.json_file import read_json
-from spaninfer_engine.spec.nodes import PairPrompt
+from spaninfer_engine.spec.pooling_nodes import PairPrompt
 
 ScoreActivation = Literal["sigmoid", "identity"]
 

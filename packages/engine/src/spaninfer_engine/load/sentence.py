@@ -14,15 +14,14 @@ from typing import Any
 from spaninfer_engine.errors import CheckpointError, NotBuilt, shown
 from spaninfer_engine.json_file import read_json, read_json_list
 from spaninfer_engine.load.logit_score import ScoreTokens, read_score_tokens
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.pooling_nodes import (
     HeadActivation,
     HeadLayer,
-    Linear,
     Pool,
     PoolKind,
     TextSettings,
-    Weight,
 )
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 MODES: Mapping[str, PoolKind] = {
     "cls_token": "cls",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows, relative_position_buckets
 
 from spaninfer_engine.dummy_array import DummyArray
-from spaninfer_engine.spec.nodes import Ones, Weight
+from spaninfer_engine.spec.weight_nodes import Ones, Weight
 
 Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
 Host: TypeAlias = NDArray[np.generic]

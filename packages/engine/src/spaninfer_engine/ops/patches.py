@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import cos_sin
 
 from spaninfer_engine.ops.step import Blend, Ints, Rotation
-from spaninfer_engine.spec.nodes import AxialRope
+from spaninfer_engine.spec.attention_nodes import AxialRope
 from spaninfer_engine.spec.tower_nodes import PatchTower, Square
 
 Floats = NDArray[np.float32]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import cos_sin, frequencies
 
 from spaninfer_engine.ops.step import Rotation
+from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
-from spaninfer_engine.spec.nodes import Rope
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

@@ -23,7 +23,10 @@ from spaninfer_op_reference import QuantizedWeight, WeightFormat
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
+from spaninfer_engine.spec.attention_nodes import RopeStyle
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 AlibiKind: TypeAlias = Literal["plain", "scaled", "rounded"]
 Kernel: TypeAlias = Callable[..., Any]  # (step, *inputs) -> one array, a tuple of arrays, or None

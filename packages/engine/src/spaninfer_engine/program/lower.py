@@ -22,44 +22,45 @@ from spaninfer_engine.ops.operation import (
     Use,
 )
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.attention_nodes import (
     Alibi,
     Attention,
     AxialRope,
-    CacheGroup,
-    Decoder,
-    EachExpert,
-    Embedding,
-    Encoder,
-    FusedGatedMLP,
     FusedQkv,
-    GatedMLP,
-    Head,
     HeadNorms,
     Heads,
     Indexer,
-    Layer,
-    Learned,
-    Linear,
     LowRank,
     MlaAttention,
-    Model,
-    Norm,
-    Ones,
-    PlainMLP,
-    Pool,
     RaggedAttention,
     RelativeBias,
     Rope,
     RopeStyle,
+    SplitQkv,
+)
+from spaninfer_engine.spec.mlp_nodes import (
+    EachExpert,
+    FusedGatedMLP,
+    GatedMLP,
+    PlainMLP,
     RoutedMLP,
     Scores,
-    Sinusoidal,
-    SplitQkv,
     StackedExperts,
-    Weight,
+)
+from spaninfer_engine.spec.nodes import (
+    CacheGroup,
+    Decoder,
+    Embedding,
+    Encoder,
+    Head,
+    Layer,
+    Learned,
+    Model,
+    Sinusoidal,
     ropes,
 )
+from spaninfer_engine.spec.pooling_nodes import Pool
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Ones, Weight
 
 
 def lower(model: Model) -> Program:

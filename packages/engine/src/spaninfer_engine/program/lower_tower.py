@@ -13,7 +13,6 @@ from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
 from spaninfer_engine.ops.operation import FlatRows, OneRow, PartRows, TapRows, Use
 from spaninfer_engine.program.lower import Lowering
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.spec.nodes import Linear
 from spaninfer_engine.spec.tower_nodes import (
     AudioTower,
     Merger,
@@ -22,6 +21,7 @@ from spaninfer_engine.spec.tower_nodes import (
     Resampler,
     Tower,
 )
+from spaninfer_engine.spec.weight_nodes import Linear
 
 
 def lower_tower(tower: Tower) -> Mapping[ProgramKey, Program]:

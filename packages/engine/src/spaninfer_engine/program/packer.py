@@ -17,7 +17,7 @@ from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.ops.operation import Packable, TakenApart, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Ones, Weight
+from spaninfer_engine.spec.weight_nodes import Ones, Weight
 
 
 class Reader(Protocol):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from spaninfer_engine.ops.bound import MEDIA, POOL, TEXT, ProgramKey, Result
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.table import OPTIONAL, reads_step
-from spaninfer_engine.spec.nodes import CacheGroup, Rope
+from spaninfer_engine.spec.attention_nodes import Rope
+from spaninfer_engine.spec.nodes import CacheGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,9 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import gelu, layer_norm, linear, relu, rms_norm
 
 from spaninfer_engine.program.packer import Reader
-from spaninfer_engine.spec.nodes import (
-    Encoder,
-    HeadActivation,
-    HeadLayer,
-    LogitScore,
-    Norm,
-    Ones,
-    Weight,
-)
+from spaninfer_engine.spec.nodes import Encoder
+from spaninfer_engine.spec.pooling_nodes import HeadActivation, HeadLayer, LogitScore
+from spaninfer_engine.spec.weight_nodes import Norm, Ones, Weight
 
 Rows = NDArray[np.float32]
 

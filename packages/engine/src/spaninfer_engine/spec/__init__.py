@@ -4,11 +4,12 @@ find(config) or load(name) -> ModelSpec -> resolve(spec, config, names) -> Decod
 """
 
 from spaninfer_engine.spec.check import check
-from spaninfer_engine.spec.nodes import Decoder, Encoder, Model, Weight
+from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
 from spaninfer_engine.spec.read import ModelSpec
 from spaninfer_engine.spec.registry import find, load
 from spaninfer_engine.spec.resolve import TowerNotUsed, UnreadConfigKeys, resolve
 from spaninfer_engine.spec.tree import parameter_count, weights
+from spaninfer_engine.spec.weight_nodes import Weight
 
 __all__ = [
     "Decoder",

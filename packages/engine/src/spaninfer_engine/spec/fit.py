@@ -8,7 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spaninfer_engine.spec import nodes
+from spaninfer_engine.spec.attention_nodes import (
+    Attention,
+    AxialRope,
+    FusedQkv,
+    Indexer,
+    LowRank,
+    MlaAttention,
+    RaggedAttention,
+    Rope,
+    SplitQkv,
+)
+from spaninfer_engine.spec.mlp_nodes import (
+    EachExpert,
+    FusedGatedMLP,
+    GatedMLP,
+    PlainMLP,
+    RoutedMLP,
+    Scores,
+    StackedExperts,
+)
+from spaninfer_engine.spec.nodes import (
+    CacheGroup,
+    Decoder,
+    Embedding,
+    Head,
+    Layer,
+    Learned,
+    Model,
+    Sinusoidal,
+)
 from spaninfer_engine.spec.tower_nodes import (
     TAPS,
     AudioTower,
@@ -17,34 +46,35 @@ from spaninfer_engine.spec.tower_nodes import (
     Resampler,
     Tower,
 )
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Ones, Weight
 
 Misfits = Iterator[str]
 
 
-def misfits(model: nodes.Model) -> Misfits:
+def misfits(model: Model) -> Misfits:
     """Yield a sentence for every size, index or bound that does not fit the tensor it is about."""
     yield from _embedding(model.embedding, model)
     for layer in model.layers:
         yield from _layer(layer, model)
     yield from _norm("final norm", model.norm, model.hidden)
-    if isinstance(model, nodes.Decoder):
+    if isinstance(model, Decoder):
         yield from _head(model.head, model)
         for tower in model.towers:
             yield from _tower(tower, model)
 
 
-def _is(weight: nodes.Weight | nodes.Ones, *shape: int) -> Misfits:
+def _is(weight: Weight | Ones, *shape: int) -> Misfits:
     if weight.shape != shape:
         yield f"{weight.name} is {list(weight.shape)}, and what reads it takes {list(shape)}"
 
 
-def _linear(linear: nodes.Linear, rows: int, columns: int) -> Misfits:
+def _linear(linear: Linear, rows: int, columns: int) -> Misfits:
     yield from _is(linear.weight, *((columns, rows) if linear.transposed else (rows, columns)))
     if linear.bias is not None:
         yield from _is(linear.bias, rows)
 
 
-def _norm(what: str, norm: nodes.Norm | None, channels: int) -> Misfits:
+def _norm(what: str, norm: Norm | None, channels: int) -> Misfits:
     if norm is None:
         return
     yield from _is(norm.weight, channels)
@@ -54,29 +84,27 @@ def _norm(what: str, norm: nodes.Norm | None, channels: int) -> Misfits:
         yield f"the eps of the {what} is {norm.eps}; it must lie above 0"
 
 
-def _embedding(node: nodes.Embedding, model: nodes.Model) -> Misfits:
+def _embedding(node: Embedding, model: Model) -> Misfits:
     width = model.hidden if node.project is None else node.project.weight.shape[1]
     yield from _is(node.table, model.vocab, width)
     if node.project is not None:
         yield from _linear(node.project, model.hidden, width)
     match node.positions:
-        case nodes.Learned(table=table, offset=offset):
+        case Learned(table=table, offset=offset):
             yield from _is(table, table.shape[0], model.hidden)
             if offset < 0 or table.shape[0] < model.max_len + offset:
                 yield (
                     f"{table.name} has {table.shape[0]} rows; {model.max_len} positions from row "
                     f"{offset} on are read"
                 )
-        case nodes.Sinusoidal(dim=dim, offset=offset) if (
-            dim != model.hidden or dim < 4 or offset < 0
-        ):
+        case Sinusoidal(dim=dim, offset=offset) if dim != model.hidden or dim < 4 or offset < 0:
             yield f"sines of {dim} channels from {offset} on are added to {model.hidden}"
     if node.types is not None:
         yield from _is(node.types, max(node.types.shape[0], 1), model.hidden)
     yield from _norm("norm of the embedding", node.norm, model.hidden)
 
 
-def _tower(tower: Tower, decoder: nodes.Decoder) -> Misfits:
+def _tower(tower: Tower, decoder: Decoder) -> Misfits:
     if tower.width != decoder.hidden:
         yield f"rows of the tower have {tower.width} channels; the decoder has {decoder.hidden}"
     for layer in tower.layers:
@@ -103,7 +131,7 @@ def _audio_tower(tower: AudioTower) -> Misfits:
         yield from _is(tower.extra, 2, tower.width)
 
 
-def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
+def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
     frames = () if tower.tile is not None else (tower.temporal,)
     hidden, pixels = tower.hidden, (tower.channels, *frames, tower.patch, tower.patch)
     yield from _is(tower.embedding.weight, hidden, *pixels)
@@ -133,22 +161,22 @@ def _patch_tower(tower: PatchTower, decoder: nodes.Decoder) -> Misfits:
     yield from _norm("norm of the tower", tower.norm, hidden)
 
 
-def _tower_layer(layer: nodes.Layer, tower: Tower) -> Misfits:
+def _tower_layer(layer: Layer, tower: Tower) -> Misfits:
     yield from _norm("norm of a tower's layer", layer.norms.attention_pre, tower.hidden)
     yield from _norm("norm of a tower's layer", layer.norms.mlp_pre, tower.hidden)
     attention = layer.attention
-    if not isinstance(attention, nodes.RaggedAttention):
+    if not isinstance(attention, RaggedAttention):
         yield "a tower's layer keeps keys"
         return
     yield from _heads(attention, tower.hidden)
     match attention.positions:
-        case nodes.AxialRope(dim=dim) if dim != attention.heads.dim or dim % 4:
+        case AxialRope(dim=dim) if dim != attention.heads.dim or dim % 4:
             yield f"{dim} of {attention.heads.dim} channels of a head turn by row and column"
     yield from _mlp(layer.mlp, tower.hidden)
 
 
-def _attends_in_windows(layer: nodes.Layer) -> bool:
-    return isinstance(layer.attention, nodes.RaggedAttention) and layer.attention.in_windows
+def _attends_in_windows(layer: Layer) -> bool:
+    return isinstance(layer.attention, RaggedAttention) and layer.attention.in_windows
 
 
 def _merger(merger: Merger, tower: PatchTower) -> Misfits:
@@ -182,14 +210,14 @@ def _resampler(node: Resampler, tower: PatchTower) -> Misfits:
     yield from _linear(node.down, width, width)
 
 
-def _head(node: nodes.Head, decoder: nodes.Decoder) -> Misfits:
+def _head(node: Head, decoder: Decoder) -> Misfits:
     width = decoder.hidden if node.project is None else node.project.weight.shape[0]
     yield from _linear(node.linear, decoder.vocab, width)
     if node.project is not None:
         yield from _linear(node.project, width, decoder.hidden)
 
 
-def _layer(layer: nodes.Layer, model: nodes.Model) -> Misfits:
+def _layer(layer: Layer, model: Model) -> Misfits:
     norms = layer.norms
     for norm in (norms.attention_pre, norms.attention_post, norms.attention_after,
                  norms.mlp_pre, norms.mlp_post, norms.mlp_after):  # fmt: skip
@@ -198,32 +226,30 @@ def _layer(layer: nodes.Layer, model: nodes.Model) -> Misfits:
     yield from _mlp(layer.mlp, model.hidden)
 
 
-def _attention(
-    node: nodes.Attention | nodes.MlaAttention | nodes.RaggedAttention, model: nodes.Model
-) -> Misfits:
-    if isinstance(node, nodes.RaggedAttention):
+def _attention(node: Attention | MlaAttention | RaggedAttention, model: Model) -> Misfits:
+    if isinstance(node, RaggedAttention):
         yield from _heads(node, model.hidden)
     elif not 0 <= node.group < len(model.groups):
         yield f"a layer is in cache group {node.group} of {len(model.groups)}"
-    elif isinstance(node, nodes.MlaAttention):
+    elif isinstance(node, MlaAttention):
         yield from _latent(node, model.groups[node.group], model.hidden)
-        if isinstance(node.indexer, nodes.Indexer):
+        if isinstance(node.indexer, Indexer):
             yield from _indexer(node.indexer, node, model.groups)
     else:
         yield from _grouped(node, model.groups[node.group], model.hidden)
 
 
-def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfits:
+def _heads(node: Attention | RaggedAttention, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     if min(heads.query, heads.kv, dim) < 1 or heads.query % heads.kv:
         yield f"{heads.query} heads of {dim} channels do not share {heads.kv} keys evenly"
         return
     q, kv = heads.query * dim, heads.kv * dim
     match node.qkv:
-        case nodes.SplitQkv(q=query, k=key, v=value):
+        case SplitQkv(q=query, k=key, v=value):
             for linear, rows in ((query, q), (key, kv), (value, kv)):
                 yield from _linear(linear, rows, hidden)
-        case nodes.FusedQkv(linear=linear):
+        case FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)
     yield from _linear(node.out, hidden, q)
     if node.norms is not None:
@@ -232,14 +258,14 @@ def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfit
         yield from _norm("norm of keys", node.norms.k, kv if whole else dim)
 
 
-def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+def _grouped(node: Attention, group: CacheGroup, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     yield from _heads(node, hidden)
     if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):
         yield f"cache group {group.index} does not hold {heads.kv} keys of {dim} channels"
     if group.window != node.window or (node.window is not None and node.window < 1):
         yield f"a window of {node.window} is kept as {group.window}"
-    if isinstance(node.positions, nodes.Rope):
+    if isinstance(node.positions, Rope):
         yield from _rope(node.positions, dim)
     if node.sinks is not None:
         yield from _is(node.sinks, heads.query)
@@ -249,12 +275,12 @@ def _grouped(node: nodes.Attention, group: nodes.CacheGroup, hidden: int) -> Mis
         yield f"a length of {growth.length} and an offset of {growth.offset}: 1 and 0 at least"
 
 
-def _latent(node: nodes.MlaAttention, group: nodes.CacheGroup, hidden: int) -> Misfits:
+def _latent(node: MlaAttention, group: CacheGroup, hidden: int) -> Misfits:
     per_head, heads = node.nope + node.rotated, node.heads
     match node.q:
-        case nodes.Linear():
+        case Linear():
             yield from _linear(node.q, heads * per_head, hidden)
-        case nodes.LowRank(down=down, norm=norm, up=up):
+        case LowRank(down=down, norm=norm, up=up):
             width = down.weight.shape[0]
             yield from _linear(down, width, hidden)
             yield from _norm("norm of the query's latent", norm, width)
@@ -268,11 +294,9 @@ def _latent(node: nodes.MlaAttention, group: nodes.CacheGroup, hidden: int) -> M
         yield f"cache group {group.index} does not hold latents of {node.latent} channels"
 
 
-def _indexer(
-    node: nodes.Indexer, attention: nodes.MlaAttention, groups: tuple[nodes.CacheGroup, ...]
-) -> Misfits:
+def _indexer(node: Indexer, attention: MlaAttention, groups: tuple[CacheGroup, ...]) -> Misfits:
     hidden = attention.kv_down.weight.shape[1]
-    low = attention.q.up.weight.shape[1] if isinstance(attention.q, nodes.LowRank) else hidden
+    low = attention.q.up.weight.shape[1] if isinstance(attention.q, LowRank) else hidden
     yield from _linear(node.q, node.heads * node.dim, low)
     yield from _linear(node.k, node.dim, hidden)
     yield from _norm("norm of an indexer's keys", node.k_norm, node.dim)
@@ -286,11 +310,11 @@ def _indexer(
         yield f"cache group {node.group} does not hold keys of {node.dim} channels"
 
 
-def _kept_in(group: nodes.CacheGroup) -> tuple[int, int, int, bool]:
+def _kept_in(group: CacheGroup) -> tuple[int, int, int, bool]:
     return group.kv_heads, group.key_dim, group.value_dim, group.values_in_keys
 
 
-def _rope(rope: nodes.Rope, size: int) -> Misfits:
+def _rope(rope: Rope, size: int) -> Misfits:
     rule = rope.frequencies
     if not 2 <= rule.dim <= size or rule.dim % 2:
         yield f"{rule.dim} of {size} channels of a head are rotated"
@@ -302,26 +326,24 @@ def _rope(rope: nodes.Rope, size: int) -> Misfits:
         yield f"factors are not as many as frequencies, {rule.dim // 2}"
 
 
-def _mlp(
-    node: nodes.GatedMLP | nodes.FusedGatedMLP | nodes.PlainMLP | nodes.RoutedMLP, hidden: int
-) -> Misfits:
+def _mlp(node: GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP, hidden: int) -> Misfits:
     match node:
-        case nodes.GatedMLP(gate=gate, up=up, down=down):
+        case GatedMLP(gate=gate, up=up, down=down):
             inner = down.weight.shape[1]
             yield from _linear(gate, inner, hidden)
             yield from _linear(up, inner, hidden)
             yield from _linear(down, hidden, inner)
-        case nodes.FusedGatedMLP(gate_up=gate_up, down=down):
+        case FusedGatedMLP(gate_up=gate_up, down=down):
             yield from _linear(gate_up, 2 * down.weight.shape[1], hidden)
             yield from _linear(down, hidden, down.weight.shape[1])
-        case nodes.PlainMLP(up=up, down=down):
+        case PlainMLP(up=up, down=down):
             yield from _linear(up, down.weight.shape[1], hidden)
             yield from _linear(down, hidden, down.weight.shape[1])
-        case nodes.RoutedMLP():
+        case RoutedMLP():
             yield from _routed(node, hidden)
 
 
-def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
+def _routed(node: RoutedMLP, hidden: int) -> Misfits:
     experts = node.router.weight.shape[0]
     yield from _linear(node.router, experts, hidden)
     if node.correction is not None:
@@ -329,7 +351,7 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
         yield from _is(node.correction, *((1, experts) if leading else (experts,)))
     yield from _scores(node.scores, experts)
     match node.experts:
-        case nodes.EachExpert(gate=gate, up=up, down=down):
+        case EachExpert(gate=gate, up=up, down=down):
             if not len(gate) == len(up) == len(down) == experts:
                 counts = f"{len(gate)}, {len(up)} and {len(down)}"
                 yield f"{counts} weights are those of {experts} experts"
@@ -339,13 +361,13 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
                 yield from _is(weight, inner, hidden)
             for weight in down:
                 yield from _is(weight, hidden, inner)
-        case nodes.StackedExperts(gate_up=both, down=down_all, layout="oi"):
+        case StackedExperts(gate_up=both, down=down_all, layout="oi"):
             yield from _is(both, experts, 2 * down_all.shape[2], hidden)
             yield from _is(down_all, experts, hidden, down_all.shape[2])
-        case nodes.StackedExperts(gate_up=both, down=down_all):
+        case StackedExperts(gate_up=both, down=down_all):
             yield from _is(both, experts, hidden, 2 * down_all.shape[1])
             yield from _is(down_all, experts, down_all.shape[1], hidden)
-    if isinstance(node.experts, nodes.StackedExperts):
+    if isinstance(node.experts, StackedExperts):
         yield from _expert_biases(node.experts, experts, hidden)
     if node.input_scaled and node.scores.top_k != 1:
         yield f"one expert's share can scale its input, and {node.scores.top_k} are chosen"
@@ -355,7 +377,7 @@ def _routed(node: nodes.RoutedMLP, hidden: int) -> Misfits:
         yield from _linear(node.shared_gate, 1, hidden)
 
 
-def _expert_biases(node: nodes.StackedExperts, experts: int, hidden: int) -> Misfits:
+def _expert_biases(node: StackedExperts, experts: int, hidden: int) -> Misfits:
     inner = node.down.shape[2 if node.layout == "oi" else 1]
     if node.gate_up_bias is not None:
         yield from _is(node.gate_up_bias, experts, 2 * inner)
@@ -363,7 +385,7 @@ def _expert_biases(node: nodes.StackedExperts, experts: int, hidden: int) -> Mis
         yield from _is(node.down_bias, experts, hidden)
 
 
-def _scores(scores: nodes.Scores, experts: int) -> Misfits:
+def _scores(scores: Scores, experts: int) -> Misfits:
     if not 1 <= scores.groups <= experts or experts % scores.groups:
         yield f"{experts} experts do not make {scores.groups} groups"
         return

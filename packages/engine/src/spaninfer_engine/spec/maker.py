@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from spaninfer_engine.spec.nodes import Linear, Norm, Weight
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 NormKind = Literal["rms", "layer"]
 

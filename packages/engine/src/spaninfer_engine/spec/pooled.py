@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spaninfer_engine.errors import NotBuilt
-from spaninfer_engine.spec.nodes import (
-    Alibi,
-    Attention,
-    Decoder,
-    Encoder,
-    Layer,
-    Pool,
-    RaggedAttention,
-)
+from spaninfer_engine.spec.attention_nodes import Alibi, Attention, RaggedAttention
+from spaninfer_engine.spec.nodes import Decoder, Encoder, Layer
+from spaninfer_engine.spec.pooling_nodes import Pool
 
 
 def as_encoder(decoder: Decoder, pool: Pool) -> Encoder:

@@ -20,11 +20,9 @@ from spaninfer_engine.spec.nodes import (
     Head,
     Layer,
     Learned,
-    Linear,
     Model,
     Norms,
     Sinusoidal,
-    Weight,
     ropes,
 )
 from spaninfer_engine.spec.read import ModelSpec
@@ -35,6 +33,7 @@ from spaninfer_engine.spec.resolve_tower import Reading, read_towers
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.tree import weights
 from spaninfer_engine.spec.typed import MAX_INDEX
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 WHY_NOT = {
     "encdec": "encoder-decoder pairs need cross-attention; served are decoders and encoders",

@@ -5,27 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, cast
 
-from spaninfer_engine.spec.cache_groups import Groups, Kept
-from spaninfer_engine.spec.maker import Maker, NormKind
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.attention_nodes import (
     Alibi,
     Attention,
     FusedQkv,
     HeadNorms,
     Heads,
-    Linear,
     Llama4Scale,
     LowRank,
     MlaAttention,
-    Ones,
     RaggedAttention,
     Rope,
     SplitQkv,
-    Weight,
 )
+from spaninfer_engine.spec.cache_groups import Groups, Kept
+from spaninfer_engine.spec.maker import Maker, NormKind
 from spaninfer_engine.spec.resolve_indexer import IndexerReader
 from spaninfer_engine.spec.resolve_relative import relative_bias
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
+from spaninfer_engine.spec.weight_nodes import Linear, Ones, Weight
 
 _RAGGED = {
     "kind": ("mha",),

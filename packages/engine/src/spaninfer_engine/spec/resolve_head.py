@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 from spaninfer_engine.errors import shown
 from spaninfer_engine.spec.maker import Maker
-from spaninfer_engine.spec.nodes import HeadActivation, HeadLayer, Labels, Pool, PoolKind
+from spaninfer_engine.spec.pooling_nodes import HeadActivation, HeadLayer, Labels, Pool, PoolKind
 
 Activation = Literal["sigmoid", "softmax", "identity"]
 MULTI_LABEL = "multi_label_classification"

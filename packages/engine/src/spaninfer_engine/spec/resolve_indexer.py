@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from spaninfer_engine.spec.attention_nodes import Indexer, RopeStyle, SharedIndexer
 from spaninfer_engine.spec.cache_groups import Groups, Kept
 from spaninfer_engine.spec.maker import Maker
-from spaninfer_engine.spec.nodes import Indexer, RopeStyle, SharedIndexer
 
 
 class IndexerReader:

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from spaninfer_engine.spec.maker import Maker
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.mlp_nodes import (
     ActivationName,
     EachExpert,
     FusedGatedMLP,
     GatedMLP,
     GateName,
-    Linear,
     PlainMLP,
     RoutedMLP,
     Scores,
     StackedExperts,
-    Weight,
 )
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 _FUSED = ("gate_up", "down")
 MAX_ALL_EXPERTS = 200_000  # of all layers, each with three names: no config takes minutes to read

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spaninfer_engine.spec.attention_nodes import RelativeBias
 from spaninfer_engine.spec.maker import Maker
-from spaninfer_engine.spec.nodes import RelativeBias, Weight
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def relative_bias(maker: Maker) -> RelativeBias:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from spaninfer_engine.spec.nodes import FusedQkv, Linear, Norm, Weight
+from spaninfer_engine.spec.attention_nodes import FusedQkv
 from spaninfer_engine.spec.tower_nodes import PatchPositions, Resampler, Square, Stretch
 from spaninfer_engine.spec.tower_reader import TowerReader
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 
 def read_resampler(reader: TowerReader, width: int, stretch: Stretch) -> Resampler:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 from spaninfer_engine.errors import SpecError
+from spaninfer_engine.spec.attention_nodes import Rope, RopeStyle
 from spaninfer_engine.spec.frequencies import Frequencies, RopeKind
-from spaninfer_engine.spec.nodes import Rope, RopeStyle
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.syntax import BadValue
 from spaninfer_engine.spec.typed import (

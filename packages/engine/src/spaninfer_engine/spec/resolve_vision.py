@@ -8,17 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, cast
 
-from spaninfer_engine.spec.nodes import (
+from spaninfer_engine.spec.attention_nodes import (
     AxialRope,
     FusedQkv,
-    GatedMLP,
     Heads,
-    Linear,
-    PlainMLP,
     RaggedAttention,
     SplitQkv,
-    Weight,
 )
+from spaninfer_engine.spec.mlp_nodes import GatedMLP, PlainMLP
 from spaninfer_engine.spec.resolve_resampler import read_resampler
 from spaninfer_engine.spec.scope import Scope
 from spaninfer_engine.spec.tower_nodes import (
@@ -30,6 +27,7 @@ from spaninfer_engine.spec.tower_nodes import (
     Stretch,
 )
 from spaninfer_engine.spec.tower_reader import TowerReader
+from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 
 class VisionReader(TowerReader):

@@ -26,16 +26,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from spaninfer_engine.media import MediaKind
-from spaninfer_engine.spec.nodes import (
-    ActivationName,
-    AxialRope,
-    FusedQkv,
-    Layer,
-    Linear,
-    Norm,
-    RaggedAttention,
-    Weight,
-)
+from spaninfer_engine.spec.attention_nodes import AxialRope, FusedQkv, RaggedAttention
+from spaninfer_engine.spec.mlp_nodes import ActivationName
+from spaninfer_engine.spec.nodes import Layer
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 Stretch: TypeAlias = Literal["bilinear", "bicubic"]
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import ClassVar, cast
 
+from spaninfer_engine.spec.attention_nodes import RaggedAttention, SplitQkv
 from spaninfer_engine.spec.maker import Maker, NormKind, NormRule
-from spaninfer_engine.spec.nodes import (
-    ActivationName,
-    GatedMLP,
-    Layer,
-    Linear,
-    Norm,
-    Norms,
-    PlainMLP,
-    RaggedAttention,
-    SplitQkv,
-)
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GatedMLP, PlainMLP
+from spaninfer_engine.spec.nodes import Layer, Norms
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.weight_nodes import Linear, Norm
 
 
 class TowerReader:

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from math import prod
 
-from spaninfer_engine.spec.nodes import Head, Model, Weight
+from spaninfer_engine.spec.nodes import Head, Model
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def weights(node: object) -> Iterator[Weight]:

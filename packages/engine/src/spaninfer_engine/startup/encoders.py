@@ -9,8 +9,9 @@ from spaninfer_engine.config import Decision, EngineConfig, Resolved
 from spaninfer_engine.errors import CheckpointError, ConfigError, NotBuilt
 from spaninfer_engine.load.logit_score import ScoreTokens
 from spaninfer_engine.load.sentence import read_sentence_settings
-from spaninfer_engine.spec.nodes import Decoder, Encoder, Labels, LogitScore, Model
+from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
 from spaninfer_engine.spec.pooled import as_encoder
+from spaninfer_engine.spec.pooling_nodes import Labels, LogitScore
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.limits import Allocation, decide_demand, resolved
 

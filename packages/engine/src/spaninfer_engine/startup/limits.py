@@ -22,8 +22,10 @@ from spaninfer_engine.kv_memory import (
 )
 from spaninfer_engine.load.packing import packing_of
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, LogitScore, Model, Weight
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, Model
+from spaninfer_engine.spec.pooling_nodes import LogitScore
 from spaninfer_engine.spec.tree import parameter_count, weights
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.kv_offload import decide_kv_offload, offload_decisions
 

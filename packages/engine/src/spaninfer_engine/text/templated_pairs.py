@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spaninfer_engine.errors import CheckpointError, InvalidPrompt, TemplateError
-from spaninfer_engine.spec.nodes import PairPrompt
+from spaninfer_engine.spec.pooling_nodes import PairPrompt
 from spaninfer_engine.text.ids_only import NO_TEXT
 from spaninfer_engine.text.template import ChatTemplate, Prompt
 from spaninfer_engine.text.tokenizer import Tokenizer

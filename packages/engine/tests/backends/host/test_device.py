@@ -7,8 +7,8 @@ from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
-from spaninfer_engine.spec.nodes import Rope
 from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.sequences import Sequences
 

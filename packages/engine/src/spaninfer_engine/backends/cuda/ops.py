@@ -52,7 +52,9 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, Rope, RopeStyle
+from spaninfer_engine.spec.attention_nodes import Rope, RopeStyle
+from spaninfer_engine.spec.mlp_nodes import ActivationName
+from spaninfer_engine.spec.nodes import CacheGroup
 
 HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
 CODE_GRAIN = 32  # the same where two of them share a byte

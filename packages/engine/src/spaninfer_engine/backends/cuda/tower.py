@@ -27,7 +27,7 @@ from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, use_of
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Kernel, Pack
-from spaninfer_engine.spec.nodes import ActivationName
+from spaninfer_engine.spec.mlp_nodes import ActivationName
 
 HEAD_GRAIN = 8  # channels of a head come in multiples of so many, or torch attends
 GRAIN = 8  # columns of weights do; zeros behind them (Qwen2.5-VL's MLPs have 3,420)

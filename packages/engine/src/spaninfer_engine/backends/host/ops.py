@@ -16,7 +16,8 @@ from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
-from spaninfer_engine.spec.nodes import CacheGroup, PoolKind
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.pooling_nodes import PoolKind
 from spaninfer_engine.step.batch import Run
 
 Array = NDArray[Any]

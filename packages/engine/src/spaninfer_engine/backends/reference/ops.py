@@ -25,7 +25,8 @@ from spaninfer_engine.backends.host.ops import (
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import AlibiKind, Claim
-from spaninfer_engine.spec.nodes import ActivationName, GateName, RopeStyle
+from spaninfer_engine.spec.attention_nodes import RopeStyle
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
 
 
 class ReferenceOps(HostOps):

@@ -33,7 +33,10 @@ from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
-from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
+from spaninfer_engine.spec.attention_nodes import RopeStyle
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 
 def cuda_is_available() -> bool:
