@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
 from spaninfer_engine.ops.operation import FlatRows, OneRow, PartRows, TapRows, Use
-from spaninfer_engine.program.lower import Lowering
+from spaninfer_engine.program.builder import ProgramBuilder
+from spaninfer_engine.program.lower import lower_layer
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.tower_nodes import (
     AudioTower,
@@ -34,119 +35,119 @@ def lower_tower(tower: Tower) -> Mapping[ProgramKey, Program]:
             return {STEM: _stem(tower), TOWER: _clips(tower), **extra}
 
 
-def _program(lowering: Lowering, result: str) -> Program:
-    return Program(tuple(lowering.operations), result, (), (), Result.FEATURES)
+def _program(program: ProgramBuilder, result: str) -> Program:
+    return Program(tuple(program.operations), result, (), (), Result.FEATURES)
 
 
 # ---- images and video ----------------------------------------------------------------------------
 
 
 def _patches(tower: PatchTower) -> Program:
-    lowering = Lowering(tower.ropes, groups=())
-    features = lowering.add("features", name="features")
-    places = None if tower.positions is None else _places(lowering, tower, tower.positions)
-    x = _product(lowering, tower.embedding, FlatRows(), features)
+    program = ProgramBuilder(tower.ropes, groups=())
+    features = program.add("features", name="features")
+    places = None if tower.positions is None else _places(program, tower, tower.positions)
+    x = _product(program, tower.embedding, FlatRows(), features)
     if places is not None:
-        x = lowering.add("add", x, places, name="x", scale=1.0)
-    x = lowering.norm(tower.pre_norm, x)
+        x = program.add("add", x, places, name="x", scale=1.0)
+    x = program.norm(tower.pre_norm, x)
     mergers, rows = dict(tower.deepstack), list[str]()
     for index, layer in enumerate(tower.layers):
-        lowering.layer = index
-        x = lowering.node(layer, x)
+        program.layer = index
+        x = lower_layer(program, layer, x)
         if index in mergers:
-            rows.append(_merged(lowering, mergers[index], x))
-    lowering.layer = None
-    x = lowering.norm(tower.norm, x)
+            rows.append(_merged(program, mergers[index], x))
+    program.layer = None
+    x = program.norm(tower.norm, x)
     if isinstance(tower.merger, Resampler):
-        result = _resampled(lowering, tower, tower.merger, x)
+        result = _resampled(program, tower, tower.merger, x)
     else:
-        result = _merged(lowering, tower.merger, x)
+        result = _merged(program, tower.merger, x)
     for deep in rows:
-        result = lowering.add("concat", result, deep, name="rows")
-    return _program(lowering, result)
+        result = program.add("concat", result, deep, name="rows")
+    return _program(program, result)
 
 
-def _product(lowering: Lowering, linear: Linear, view: FlatRows | TapRows, x: str) -> str:
+def _product(program: ProgramBuilder, linear: Linear, view: FlatRows | TapRows, x: str) -> str:
     """Append a convolution as a product with rows that hold all that a place sees."""
     weight = Use("weight", (linear.weight,), view=view)
     bias = () if linear.bias is None else (Use("bias", (linear.bias,)),)
-    return lowering.add("linear", x, name="x", uses=(weight, *bias))
+    return program.add("linear", x, name="x", uses=(weight, *bias))
 
 
-def _places(lowering: Lowering, tower: PatchTower, positions: PatchPositions) -> str:
+def _places(program: ProgramBuilder, tower: PatchTower, positions: PatchPositions) -> str:
     uses = (Use("table", (positions.table,)),)
     square = tower.squares.index(positions.square)
-    return lowering.add("blended_positions", name="places", uses=uses, square=square)
+    return program.add("blended_positions", name="places", uses=uses, square=square)
 
 
-def _resampled(lowering: Lowering, tower: PatchTower, node: Resampler, x: str) -> str:
+def _resampled(program: ProgramBuilder, tower: PatchTower, node: Resampler, x: str) -> str:
     """Append what queries read of the patches of their frame: W rows, as many for each frame."""
     if node.kv is not None:
-        x = lowering.linear(node.kv, x, "kv")
-    x = lowering.norm(node.kv_norm, x)
-    places = _places(lowering, tower, node.positions)
-    keys = lowering.add("add", x, places, name="keys", scale=1.0)
+        x = program.linear(node.kv, x, "kv")
+    x = program.norm(node.kv_norm, x)
+    places = _places(program, tower, node.positions)
+    keys = program.add("add", x, places, name="keys", scale=1.0)
     query, table = (
-        lowering.add("learned_queries", name="query", uses=(Use("table", (each,)),))
+        program.add("learned_queries", name="query", uses=(Use("table", (each,)),))
         for each in (node.query, node.positions.table)
     )
-    query = lowering.add("add", lowering.norm(node.q_norm, query), table, name="query", scale=1.0)
+    query = program.add("add", program.norm(node.q_norm, query), table, name="query", scale=1.0)
     q, k, v = (
-        lowering.add("split_heads", _part(lowering, node, part, y), name="heads", heads=node.heads)
+        program.add("split_heads", _part(program, node, part, y), name="heads", heads=node.heads)
         for part, y in enumerate((query, keys, x))
     )
     scale = (tower.width // node.heads) ** -0.5
-    read = lowering.add("cross_attend", q, k, v, name="read", scale=scale)
-    out = lowering.linear(node.out, lowering.add("merge_heads", read, name="read"), "rows")
-    return lowering.linear(node.down, lowering.norm(node.norm, out), "rows")
+    read = program.add("cross_attend", q, k, v, name="read", scale=scale)
+    out = program.linear(node.out, program.add("merge_heads", read, name="read"), "rows")
+    return program.linear(node.down, program.norm(node.norm, out), "rows")
 
 
-def _part(lowering: Lowering, node: Resampler, part: int, x: str) -> str:
+def _part(program: ProgramBuilder, node: Resampler, part: int, x: str) -> str:
     """Append the projection to queries, keys or values: 0, 1 or 2."""
     view, linear = PartRows(part, 3), node.qkv.linear
     assert linear.bias is not None
     uses = (Use("weight", (linear.weight,), view=view), Use("bias", (linear.bias,), view=view))
-    return lowering.add("linear", x, name="qkv", uses=uses)
+    return program.add("linear", x, name="qkv", uses=uses)
 
 
-def _merged(lowering: Lowering, merger: Merger, x: str) -> str:
+def _merged(program: ProgramBuilder, merger: Merger, x: str) -> str:
     if not merger.norm_after:
-        x = lowering.norm(merger.norm, x)
+        x = program.norm(merger.norm, x)
     if merger.is_mean:
-        x = _mean(lowering, x, merger.count, merger.down.weight.shape[0])
+        x = _mean(program, x, merger.count, merger.down.weight.shape[0])
     elif merger.count > 1:
-        x = lowering.add("join_rows", x, name="joined", count=merger.count)
+        x = program.add("join_rows", x, name="joined", count=merger.count)
     if merger.norm_after:
-        x = lowering.norm(merger.norm, x)
+        x = program.norm(merger.norm, x)
     if merger.up is not None:
-        up = lowering.linear(merger.up, x, "up")
-        x = lowering.add("activation", up, name="inner", act=merger.act)
-    return lowering.linear(merger.down, x, "rows")
+        up = program.linear(merger.up, x, "up")
+        x = program.add("activation", up, name="inner", act=merger.act)
+    return program.linear(merger.down, x, "rows")
 
 
-def _mean(lowering: Lowering, x: str, count: int, channels: int) -> str:
+def _mean(program: ProgramBuilder, x: str, count: int, channels: int) -> str:
     """Append the mean of neighbouring rows: their sum by halves, as long as there are any."""
     if count == 1:
         return x
-    x = lowering.add("join_rows", x, name="joined", count=count)
+    x = program.add("join_rows", x, name="joined", count=count)
     left = count
     while left > 1:
         parts = 2 if left % 2 == 0 else left
         left //= parts
         sizes = (left * channels,) * parts
-        x, *others = lowering.add_many("split", x, names=("row",) * parts, sizes=sizes)
+        x, *others = program.add_many("split", x, names=("row",) * parts, sizes=sizes)
         for other in others:
-            x = lowering.add("add", x, other, name="sum", scale=1.0)
-    return lowering.add("scale", x, name="mean", factor=1 / count)
+            x = program.add("add", x, other, name="sum", scale=1.0)
+    return program.add("scale", x, name="mean", factor=1 / count)
 
 
 def _extra(tower: Tower) -> Program:
     """Return the rows that stand between those of patches or clips."""
     assert tower.extra is not None
-    lowering = Lowering((), groups=())
+    program = ProgramBuilder((), groups=())
     view = OneRow() if len(tower.extra.shape) == 1 else None
     uses = (Use("table", (tower.extra,), view=view),)
-    return _program(lowering, lowering.add("learned_positions", name="rows", uses=uses, offset=0))
+    return _program(program, program.add("learned_positions", name="rows", uses=uses, offset=0))
 
 
 # ---- audio ---------------------------------------------------------------------------------------
@@ -154,24 +155,24 @@ def _extra(tower: Tower) -> Program:
 
 def _stem(tower: AudioTower) -> Program:
     """Return the first convolution: a row per frame."""
-    lowering = Lowering((), groups=())
-    x = lowering.add("features", name="features")
-    x = _product(lowering, tower.conv1, TapRows(), x)
-    return _program(lowering, lowering.add("activation", x, name="x", act=tower.act))
+    program = ProgramBuilder((), groups=())
+    x = program.add("features", name="features")
+    x = _product(program, tower.conv1, TapRows(), x)
+    return _program(program, program.add("activation", x, name="x", act=tower.act))
 
 
 def _clips(tower: AudioTower) -> Program:
     """Return what follows: the second convolution of rows that hold three frames, and layers."""
-    lowering = Lowering(tower.ropes, groups=())
-    x = lowering.add("features", name="features")
-    x = _product(lowering, tower.conv2, TapRows(), x)
-    x = lowering.add("activation", x, name="x", act=tower.act)
+    program = ProgramBuilder(tower.ropes, groups=())
+    x = program.add("features", name="features")
+    x = _product(program, tower.conv2, TapRows(), x)
+    x = program.add("activation", x, name="x", act=tower.act)
     uses = (Use("table", (tower.positions,)),)
-    places = lowering.add("learned_positions", name="places", uses=uses, offset=0)
-    x = lowering.add("add", x, places, name="x", scale=1.0)
+    places = program.add("learned_positions", name="places", uses=uses, offset=0)
+    x = program.add("add", x, places, name="x", scale=1.0)
     for index, layer in enumerate(tower.layers):
-        lowering.layer = index
-        x = lowering.node(layer, x)
-    lowering.layer = None
-    x = lowering.norm(tower.norm, _mean(lowering, x, tower.pool, tower.hidden))
-    return _program(lowering, lowering.linear(tower.projector, x, "rows"))
+        program.layer = index
+        x = lower_layer(program, layer, x)
+    program.layer = None
+    x = program.norm(tower.norm, _mean(program, x, tower.pool, tower.hidden))
+    return _program(program, program.linear(tower.projector, x, "rows"))

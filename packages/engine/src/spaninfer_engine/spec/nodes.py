@@ -3,8 +3,8 @@
 A spec file and a config.json resolve to a `Decoder` or an `Encoder`. Every node knows its sizes and
 the full checkpoint names of its weights, so names, shapes, tensor-parallel splits, cache groups and
 parameter counts are read off the tree (tree.py). What a node computes is said once, in
-program/lower.py. Nodes with a file of their own: weight_nodes.py, attention_nodes.py, mlp_nodes.py,
-pooling_nodes.py, tower_nodes.py.
+program/lower.py and the files beside it. Other nodes: weight_nodes.py, attention_nodes.py,
+mlp_nodes.py, pooling_nodes.py, tower_nodes.py.
 
 Decoder
 ├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
