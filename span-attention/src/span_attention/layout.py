@@ -116,7 +116,12 @@ class SpanLayout:
         key_scales = place(ends[2], scale_bytes) if scale_bytes else None
         own_scales = place(ends[3], scale_bytes) if scale_bytes else None
         return cls(
-            *(span_len, kv_heads, key_size, value_size, format, num_layers),
+            span_len,
+            kv_heads,
+            key_size,
+            value_size,
+            format,
+            num_layers,
             span_stride=num_layers * ends[-1],
             layer_stride=ends[-1],
             keys=keys,
@@ -155,7 +160,11 @@ class SpanLayout:
             "HND": (page_size * head_bytes, head_bytes),
         }[order]
         return cls(
-            *(page_size, kv_heads, head_size, head_size, format),
+            page_size,
+            kv_heads,
+            head_size,
+            head_size,
+            format,
             num_layers=1,
             span_stride=2 * half,
             layer_stride=2 * half,

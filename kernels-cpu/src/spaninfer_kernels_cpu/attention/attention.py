@@ -133,7 +133,11 @@ def attend(
         items, num_parts = plan_selected(batch.position, heads // kv_heads, selected.top_k)
     else:
         items, num_parts = plan_attention(
-            *(batch.request, batch.position, heads // kv_heads, window, ahead_of(scores)),
+            batch.request,
+            batch.position,
+            heads // kv_heads,
+            window,
+            ahead_of(scores),
             chunked=scores.chunked,
             until=batch.until,
         )

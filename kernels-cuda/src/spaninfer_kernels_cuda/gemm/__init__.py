@@ -96,7 +96,8 @@ def prepare(
     check(shape, gated=gated)
     tile = tile or choose(shape, gpu.arch, gpu.shared_bytes, gated=gated)
     return prepare_tile(
-        *(shape, tile),
+        shape,
+        tile,
         dtype=dtype,
         gpu=gpu,
         gate=gate,

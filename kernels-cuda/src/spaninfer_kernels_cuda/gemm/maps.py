@@ -14,7 +14,8 @@ _PAIRED = 8  # adjacent gate rows in shared memory, followed by their up rows
 def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) -> bytes:
     """Return the map of x as [1 M K], in boxes of so many tokens."""
     return encode_tensor_map(
-        *(pointer, dtype),
+        pointer,
+        dtype,
         shape=(1, shape.rows, shape.inner),
         strides=(shape.rows * row_stride, row_stride, 1),
         box=(1, tokens, _chunk(dtype)),
@@ -30,13 +31,15 @@ def map_weight(pointer: int, dtype: str, shape: Shape, rows: int, *, gated: bool
     outputs, inner = shape.outputs, shape.inner
     if not gated:
         return encode_tensor_map(
-            *(pointer, dtype),
+            pointer,
+            dtype,
             shape=(1, 1, outputs, inner),
             strides=(outputs * inner, outputs * inner, inner, 1),
             box=(1, 1, rows, _chunk(dtype)),
         )
     return encode_tensor_map(
-        *(pointer, dtype),
+        pointer,
+        dtype,
         shape=(outputs // (2 * _PAIRED), 2, _PAIRED, inner),
         strides=(_PAIRED * inner, outputs // 2 * inner, inner, 1),
         box=(rows // (2 * _PAIRED), 2, _PAIRED, _chunk(dtype)),

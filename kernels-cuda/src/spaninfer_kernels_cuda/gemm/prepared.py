@@ -74,11 +74,17 @@ HOPPER = Source(
     kernels=(GEMM_HOPPER, GEMM_CLEAR),
 )
 TALL = Source(
-    *("spaninfer_kernels_cuda", "gemm/tall.cu", _ON_HOPPER, (*_OWN, _RING)),
+    "spaninfer_kernels_cuda",
+    "gemm/tall.cu",
+    _ON_HOPPER,
+    (*_OWN, _RING),
     kernels=(GEMM_TALL, GEMM_CLEAR),
 )
 WIDE = Source(
-    *("spaninfer_kernels_cuda", "gemm/wide.cu", _ON_HOPPER, (_RING, _SCALES)),
+    "spaninfer_kernels_cuda",
+    "gemm/wide.cu",
+    _ON_HOPPER,
+    (_RING, _SCALES),
     kernels=(GEMM_WIDE, GEMM_CLEAR),
 )
 

@@ -32,7 +32,8 @@ def every_tile() -> Iterator[AnyTile]:
     chosen += [
         choose(
             Shape(_FEW[-1] + 1, GROUP_ROWS * (tiles - 1) + _NO_EIGHTS, _INNER),
-            *("sm_90a", _HOPPER_BYTES),
+            "sm_90a",
+            _HOPPER_BYTES,
             gated=False,
         )
         for tiles in _TILES

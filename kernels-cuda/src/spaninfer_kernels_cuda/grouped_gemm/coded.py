@@ -19,7 +19,9 @@ from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, code_macros
 
 _HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
 SOURCE = Source(
-    *("spaninfer_kernels_cuda", "grouped_gemm/coded.cu", _HEADERS),
+    "spaninfer_kernels_cuda",
+    "grouped_gemm/coded.cu",
+    _HEADERS,
     parts=(
         *("quantized_gemm/codes.cuh", "quantized_gemm/chunk.cuh"),
         *("grouped_gemm/glu.cuh", "grouped_gemm/tasks.cuh"),

@@ -26,7 +26,10 @@ _HEADERS = (
 
 def _source(*pipeline: str) -> Source:
     return Source(
-        *("spaninfer_kernels_cuda", "grouped_gemm/coded_hopper.cu", _HEADERS, ("ring.cuh",)),
+        "spaninfer_kernels_cuda",
+        "grouped_gemm/coded_hopper.cu",
+        _HEADERS,
+        ("ring.cuh",),
         parts=(
             *("quantized_gemm/codes.cuh", "quantized_gemm/chunk.cuh"),
             *("grouped_gemm/coded_sums.cuh", *pipeline),

@@ -180,7 +180,5 @@ class OnAnyCoded:
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
-        arguments = CodedArguments(
-            *(at.out, at.weight, at.factors, at.x, at.bias, at.order, at.ends)
-        )
+        arguments = CodedArguments(at.out, at.weight, at.factors, at.x, at.bias, at.order, at.ends)
         self.call(handle, arguments)

@@ -15,7 +15,8 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
     experts, outputs, inner = shape.experts, shape.outputs, shape.inner
     extra = (1,) if isinstance(tile, Stream) else ()
     return encode_tensor_map(
-        *(pointer, dtype),
+        pointer,
+        dtype,
         shape=(*extra, experts, outputs, inner),
         strides=(*(experts * outputs * inner for _ in extra), outputs * inner, inner, 1),
         box=(*extra, 1, tile.outputs, CHUNK),
@@ -25,7 +26,8 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
 def map_sorted(pointer: int, dtype: str, shape: Shape) -> bytes:
     """Return the map of sorted rows as [1 P K], in boxes of 64 rows."""
     return encode_tensor_map(
-        *(pointer, dtype),
+        pointer,
+        dtype,
         shape=(1, shape.rows, shape.inner),
         strides=(shape.rows * shape.inner, shape.inner, 1),
         box=(1, BLOCK_ROWS, CHUNK),

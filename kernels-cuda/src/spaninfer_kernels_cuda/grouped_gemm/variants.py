@@ -37,22 +37,32 @@ _PACKAGE, _RING = "spaninfer_kernels_cuda", ("ring.cuh",)
 _TASKS = ("grouped_gemm/glu.cuh", "grouped_gemm/tasks.cuh")
 _SWAPPED, _GATHER = "grouped_gemm/swapped.cuh", "grouped_gemm/gather.cuh"
 GENERAL = Source(
-    *(_PACKAGE, "grouped_gemm/general.cu", _HEADERS),
+    _PACKAGE,
+    "grouped_gemm/general.cu",
+    _HEADERS,
     parts=(*_TASKS, _SWAPPED, "grouped_gemm/passing.cuh"),
     kernels=(GROUPED_GENERAL,),
 )
 STREAM = Source(
-    *(_PACKAGE, "grouped_gemm/stream.cu", _ON_HOPPER, _RING),
+    _PACKAGE,
+    "grouped_gemm/stream.cu",
+    _ON_HOPPER,
+    _RING,
     parts=(*_TASKS, _SWAPPED, _GATHER),
     kernels=(GROUPED_STREAM,),
 )
 PROMPT = Source(
-    *(_PACKAGE, "grouped_gemm/prompt.cu", _ON_HOPPER, _RING),
+    _PACKAGE,
+    "grouped_gemm/prompt.cu",
+    _ON_HOPPER,
+    _RING,
     parts=(*_TASKS, "grouped_gemm/quads.cuh"),
     kernels=(GROUPED_PROMPT,),
 )
 SORT = Source(
-    *(_PACKAGE, "grouped_gemm/sort.cu", ("reduce.cuh", "overlap.cuh")),
+    _PACKAGE,
+    "grouped_gemm/sort.cu",
+    ("reduce.cuh", "overlap.cuh"),
     kernels=(GROUPED_SORT, GROUPED_CLEAR),
 )
 

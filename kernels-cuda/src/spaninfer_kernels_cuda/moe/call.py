@@ -193,7 +193,7 @@ class PreparedMoe:
             at.workspace + part for part in self._parts
         )
         chosen = RouteArguments(
-            *(ids, shares, order, ends, place), at.ticket, at.logits, at.correction, at.slots
+            ids, shares, order, ends, place, at.ticket, at.logits, at.correction, at.slots
         )
         self._route.start(handle, chosen, counts)
         if self._few is not None:

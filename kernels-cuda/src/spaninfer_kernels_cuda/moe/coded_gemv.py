@@ -87,12 +87,14 @@ CODED_DOWN = Signature("moe_coded_down", CodedDownArguments, CodedDownSizes)
 _HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
 _PARTS = ("quantized_gemm/codes.cuh", "moe/strip.cuh")
 CODED_UP_SOURCE = Source(
-    *("spaninfer_kernels_cuda", "moe/coded_up.cu", _HEADERS),
+    "spaninfer_kernels_cuda",
+    "moe/coded_up.cu",
+    _HEADERS,
     parts=("grouped_gemm/glu.cuh", *_PARTS),
     kernels=(CODED_UP,),
 )
 CODED_DOWN_SOURCE = Source(
-    *("spaninfer_kernels_cuda", "moe/coded_down.cu", _HEADERS), parts=_PARTS, kernels=(CODED_DOWN,)
+    "spaninfer_kernels_cuda", "moe/coded_down.cu", _HEADERS, parts=_PARTS, kernels=(CODED_DOWN,)
 )
 
 

@@ -87,12 +87,14 @@ MOE_DOWN = Signature("moe_down", DownArguments, DownSizes)
 _HEADERS = ("types.cuh", "reduce.cuh", "overlap.cuh", "activate.cuh")
 _PARTS = ("moe/load.cuh", "moe/stream.cuh")
 UP_SOURCE = Source(
-    *("spaninfer_kernels_cuda", "moe/up.cu", _HEADERS),
+    "spaninfer_kernels_cuda",
+    "moe/up.cu",
+    _HEADERS,
     parts=("grouped_gemm/glu.cuh", *_PARTS),
     kernels=(MOE_UP,),
 )
 DOWN_SOURCE = Source(
-    *("spaninfer_kernels_cuda", "moe/down.cu", _HEADERS), parts=_PARTS, kernels=(MOE_DOWN,)
+    "spaninfer_kernels_cuda", "moe/down.cu", _HEADERS, parts=_PARTS, kernels=(MOE_DOWN,)
 )
 
 

@@ -279,7 +279,8 @@ def _launch(rows: int, blocks: int, gpu: Gpu) -> Launch:
     """Return the launch in which each row has a cluster of so many blocks."""
     shape = SHAPES[gpu.arch]
     return Launch(
-        *((blocks, rows, 1), (shape.threads, 1, 1)),
+        (blocks, rows, 1),
+        (shape.threads, 1, 1),
         shared_bytes=shared_bytes(shape),
         cluster=(blocks, 1, 1),
         overlaps=True,

@@ -163,7 +163,8 @@ class Core:
     def stats(self, *, model: str, uptime_s: float) -> EngineStats:
         """Return the numbers of now."""
         return snapshot(
-            *(self.scheduler, self.times),
+            self.scheduler,
+            self.times,
             model=model,
             state=self.state,
             failure=self.failure,

@@ -80,6 +80,6 @@ class Wanted:
 def _free_bytes(machine: Machine) -> int:
     if not machine.has_cuda:
         return available_bytes()
-    from spaninfer_engine.backends.torch.ops import free_device_bytes
+    from spaninfer_engine.backends.torch.devices import free_device_bytes
 
     return free_device_bytes()

@@ -208,8 +208,15 @@ def append(
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
     at, specs = inspect_arrays(
-        *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
-        *(norm.query_weight, norm.key_weight, out),
+        query,
+        key,
+        value,
+        slot_mapping,
+        rotated.cosine,
+        rotated.sine,
+        norm.query_weight,
+        norm.key_weight,
+        out,
     )
     rotation = rotated.len, rotated.interleaved
     step, allocate = _checked(spans.layout, rotation, spans.cache_spec, specs)

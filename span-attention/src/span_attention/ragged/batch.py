@@ -108,7 +108,14 @@ class BatchRagged:
             to = pointer_of(out)
         if planned.num_rows and planned.num_slices:
             operands = Operands(
-                *(to, q, k, v, *strides, planned.num_rows, planned.num_slices, planned.plan),
+                to,
+                q,
+                k,
+                v,
+                *strides,
+                planned.num_rows,
+                planned.num_slices,
+                planned.plan,
                 softmax_scale=softmax_scale,
                 softcap=softcap or 0.0,
             )

@@ -129,7 +129,8 @@ class Hopper:
         """Start the kernel."""
         size = self.options.head_size
         query = encode_tensor_map(
-            *(at.query, self.options.dtype),
+            at.query,
+            self.options.dtype,
             shape=(at.num_rows, self.heads, size),
             strides=(at.query_stride, at.head_stride, 1),
             box=(self.lines, 1, self.cut.row_bytes // 2),
@@ -163,7 +164,8 @@ class Hopper:
         """Return the map of keys or values as [1 K T size]: one span with all rows."""
         size = self.options.head_size
         return encode_tensor_map(
-            *(pointer, self.options.dtype),
+            pointer,
+            self.options.dtype,
             shape=(1, self.kv_heads, at.num_rows, size),
             strides=(at.num_rows * stride, at.head_stride, stride, 1),
             box=(1, 1, self.block, self.cut.row_bytes // 2),
@@ -223,7 +225,10 @@ def prepare(
     kernel = _on_hopper(options, heads, kv_heads, gpu, kept)
     plan = compile_variant(PLAN, gpu.arch, kept)
     return PreparedRagged(
-        *(options, heads, kv_heads, gpu),
+        options,
+        heads,
+        kv_heads,
+        gpu,
         kernel or _general(options, heads, kv_heads, gpu, kept),
         Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH),
     )

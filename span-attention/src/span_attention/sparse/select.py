@@ -93,7 +93,11 @@ class PreparedSelection:
             count = min(self.at_once, self.tokens - first)
             line = first * self.tile.heads
             self._launch_part(
-                *(handle, count, spans, tables, scores),
+                handle,
+                count,
+                spans,
+                tables,
+                scores,
                 _Places(
                     at.selected + 4 * first * self.k,
                     at.query + 2 * line * INDEX_SIZE,
@@ -220,7 +224,15 @@ def _prepared_for(
     tile = ScoreTile(heads, TOKENS_TOGETHER if one_sequence and tokens > 1 else 1)
     at_once = min(tokens, tile.rows_at_once(score_stride(most)))
     prepared = PreparedSelection(
-        *(dtype, layout, tile, tokens, at_once, most, k, table_stride, gpu),
+        dtype,
+        layout,
+        tile,
+        tokens,
+        at_once,
+        most,
+        k,
+        table_stride,
+        gpu,
         _score_for(dtype, tile, gpu.index),
     )
     scores: Result = ("scores", (at_once, score_stride(most)), np.float32, 16)

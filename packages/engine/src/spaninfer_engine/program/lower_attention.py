@@ -128,7 +128,9 @@ def _select(program: ProgramBuilder, node: Indexer, low: str, x: str, rope: Rope
     uses = affine(node.weights.weight, node.weights.bias)
     weights = program.add("router", x, name="weights", uses=uses)  # as exact: a choice hangs on it
     return program.add(
-        *("select_keys", q, weights),
+        "select_keys",
+        q,
+        weights,
         name="selected",
         group=group,
         layer=place,

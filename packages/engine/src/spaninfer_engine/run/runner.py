@@ -132,7 +132,10 @@ class Runner(Resource):
         on_host = self._on_host.__contains__
         failed_encodings = self._encode(plan)
         batch = build_batch(
-            *(plan.slices, self._sequences, on_host, self._masks),
+            plan.slices,
+            self._sequences,
+            on_host,
+            self._masks,
             device_reports=self._device.reports_prompts,
         )
         unencoded = self._without_rows(batch)
@@ -147,7 +150,10 @@ class Runner(Resource):
                 self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
             return partial(self._give_up, plan, error, failed_encodings)
         self._newest = step = _InFlight(
-            *(plan, batch, launched, bool(np.count_nonzero(batch.masked))),
+            plan,
+            batch,
+            launched,
+            bool(np.count_nonzero(batch.masked)),
             unencoded=unencoded,
             failed_encodings=failed_encodings,
         )
@@ -294,7 +300,11 @@ class Runner(Resource):
         self._sequences.write(batch.seq_ids, batch.stops.tolist(), tokens)
         self._failed.update(failed)
         return StepResult(
-            *(step.plan.number, tuple(tokens), logprobs, prompt_logprobs, failed),
+            step.plan.number,
+            tuple(tokens),
+            logprobs,
+            prompt_logprobs,
+            failed,
             failed_encodings=step.failed_encodings,
         )
 
@@ -398,8 +408,11 @@ class Runner(Resource):
             assert asked is not None, "prompt rows are computed for those who ask"
             count = min(asked, self._vocab)
             found[seq_id] = TokenLogprobs(
-                *(next_ids[part], told.chosen[part], told.ranks[part]),
-                *(told.top_ids[part, :count], told.top[part, :count]),
+                next_ids[part],
+                told.chosen[part],
+                told.ranks[part],
+                told.top_ids[part, :count],
+                told.top[part, :count],
             )
         return found
 

@@ -98,7 +98,8 @@ class KVCacheManager:
             hasher.extend(request.prompt_ids)
         return tuple(
             SequenceState(
-                *(request, index),
+                request,
+                index,
                 limit=limit,
                 hasher=hasher.copy() if index else hasher,
                 tables=self._tables(),

@@ -91,7 +91,9 @@ class TowerReader:
         return SplitQkv(
             *(
                 maker.linear(
-                    *(maker.name(key, within), hidden, hidden),
+                    maker.name(key, within),
+                    hidden,
+                    hidden,
                     bias=key != "k" or key_bias,
                     split=0,
                 )

@@ -158,7 +158,9 @@ def _choose_backend(source: _Source) -> Compute:
     asked = source.asked
     may_use_gpu = asked.backend is None or BACKENDS[asked.backend].on_gpu
     compute = decide_compute(
-        *(asked, checkpoint_dtype(source.checkpoint.config), this_machine(with_gpu=may_use_gpu)),
+        asked,
+        checkpoint_dtype(source.checkpoint.config),
+        this_machine(with_gpu=may_use_gpu),
         packed=source.packed is not None,
         result=source.program.returns,
     )
@@ -173,7 +175,10 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     options = _options(asked, compute, source.checkpoint, model, rank)
     ops = compute.backend.open(options, stage_of(progress, "kernels"))
     refuse_oversized(
-        *(asked, compute, model, ops.available_bytes()),
+        asked,
+        compute,
+        model,
+        ops.available_bytes(),
         stored=StoredWeights(options.stored_as, packed is not None, options.formats),
     )
     ops.warm()
@@ -182,7 +187,10 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     bound = bind_packed(source.program, ops, pack, stage_of(progress, "weights"))
     compute = _with_formats(compute, weights)
     start = compute.backend.start(
-        *(bound, ops, model, decide_demand(asked, compute, model)),
+        bound,
+        ops,
+        model,
+        decide_demand(asked, compute, model),
         few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
         asked=asked,
         span_len=asked.span_len or SPAN_LEN,

@@ -160,7 +160,9 @@ class _Measure:
         """Return what would compute the model there."""
         reader = self.checkpoint.reader
         return decide_compute(
-            *(asked, checkpoint_dtype(self.checkpoint.config), self.place.machine),
+            asked,
+            checkpoint_dtype(self.checkpoint.config),
+            self.place.machine,
             packed=isinstance(reader, PackedReader),
         )
 

@@ -46,12 +46,12 @@ def has_driver() -> bool:
 
 
 def _torch_sees_cuda() -> bool:
-    from spaninfer_engine.backends.torch.ops import cuda_is_available
+    from spaninfer_engine.backends.torch.devices import cuda_is_available
 
     return cuda_is_available()
 
 
 def _capability() -> tuple[int, int]:
-    from spaninfer_engine.backends.torch.ops import cuda_capability
+    from spaninfer_engine.backends.torch.devices import cuda_capability
 
     return cuda_capability()

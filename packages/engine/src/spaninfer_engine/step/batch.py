@@ -125,7 +125,7 @@ class Batch:
             return positions[None] if num_axes == 1 else np.broadcast_to(positions, shape)
         places = np.tile(positions + sequences.deltas[self.token_rows()], (num_axes, 1))
         for seq_id, first, start, stop in zip(
-            *(self.seq_ids, self.query_start_loc, self.starts, self.stops), strict=False
+            self.seq_ids, self.query_start_loc, self.starts, self.stops, strict=False
         ):
             media, _ = sequences.media.get(seq_id, (None, ()))
             if media is None or media.positions is None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from spaninfer_engine.backends.cuda import scaled
 from spaninfer_engine.backends.cuda.kernels import Kernels
-from spaninfer_engine.backends.torch.ops import fill
+from spaninfer_engine.backends.torch.upload import fill
 from spaninfer_kernels_cuda.scaled_gemm import BLOCK, Codes
 from spaninfer_op_reference import (
     QuantizedWeight,

@@ -115,7 +115,9 @@ def ragged(operation: Operation, pack: Pack) -> Write:
     window = constants.get("window")
     biases = pack(operation.weights, "wide") if operation.weights else None
     scores = Scores(
-        *(constants["scale"], constants.get("softcap"), window),
+        constants["scale"],
+        constants.get("softcap"),
+        window,
         biases=biases,
         ahead=constants.get("ahead"),
     )
@@ -133,7 +135,10 @@ def ragged(operation: Operation, pack: Pack) -> Write:
         )
         row_bytes = 4 * heads * (value.shape[1] + PART_NUMBERS)
         plan = inputs.plan(
-            *(heads // key.shape[0], window or 0, row_bytes, ahead_of(scores)),
+            heads // key.shape[0],
+            window or 0,
+            row_bytes,
+            ahead_of(scores),
             in_windows=in_windows,
         )
         to.calls += attend_calls(

@@ -235,9 +235,7 @@ class Inputs:
                 return num_items
             case _Selection(heads, top_k):
                 metadata = self._metadata
-                items, room = plan_selection(
-                    *(metadata.token_rows, metadata.positions, heads, top_k)
-                )
+                items, room = plan_selection(metadata.token_rows, metadata.positions, heads, top_k)
                 return self._put_plan(count, items, room)
             case _SelectedPlan(group, top_k, row_bytes):
                 items, parts = plan_selected(self._metadata.positions, group, top_k)

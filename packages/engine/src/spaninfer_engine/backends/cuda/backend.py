@@ -140,7 +140,10 @@ class CudaBackend(Backend):
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         of_gpu = codes_of_packing(packing) or format_of_packing(packing)
         return CudaOps(
-            *(options.dtype, options.device, options.groups, options.kv_dtype),
+            options.dtype,
+            options.device,
+            options.groups,
+            options.kv_dtype,
             quantize=of_gpu or grid_of_packing(packing),
             batch_invariant=options.asked.batch_invariant,
         )
@@ -186,7 +189,11 @@ class CudaBackend(Backend):
             refuse_codes(asked)
         graphs = asked.graphs is not False
         return CudaStart(
-            *(bound, few_layers, ops, model, demand),
+            bound,
+            few_layers,
+            ops,
+            model,
+            demand,
             span_len=span_len,
             graphs=graphs,
             tuning=replace(self.tuning, prompt_logits=self.prompt_logits(model.vocab)),

@@ -189,7 +189,9 @@ class CudaDevice:
             if batch.num_reported.any():
                 prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
-                    *(logits, padding.place(prompt_rows), next_ids),
+                    logits,
+                    padding.place(prompt_rows),
+                    next_ids,
                     count=min(batch.most_reported(self._sequences), logits.shape[1]),
                     stream=self._ops.stream,
                 )

@@ -74,7 +74,8 @@ class Graphs:
         free = self._failed[shape, columns] = _free_bytes()
         _log.warning(
             "%s is launched without a graph: %.0f MiB of device memory are free, too few for one",
-            *(shape, free / 2**20),
+            shape,
+            free / 2**20,
         )
         return None
 

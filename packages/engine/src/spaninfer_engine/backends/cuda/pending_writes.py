@@ -55,9 +55,7 @@ class PendingWrites:
             self._arrived = self._on_device(len(block))
         self._arrived[:used].copy_(self._pinned[0][:used], non_blocking=True)
         base = self._arrived.data_ptr()
-        self._kernels.write(
-            *(base + 4 * head, base + 4 * begins, base), segments=count, stream=stream
-        )
+        self._kernels.write(base + 4 * head, base + 4 * begins, base, segments=count, stream=stream)
         self.forget()
         self._pinned.reverse()
         self._blocks.reverse()

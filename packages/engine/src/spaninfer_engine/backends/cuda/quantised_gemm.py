@@ -53,7 +53,7 @@ class QuantizedGemm:
         for kind in tuple(self._kinds):
             gated = kind.gate is not None
             for rows in quantized_gemm.rows_of_tiles(
-                *(kind.outputs, kind.inner, kind.format, gpu.arch, gpu.shared_bytes), gated=gated
+                kind.outputs, kind.inner, kind.format, gpu.arch, gpu.shared_bytes, gated=gated
             ):
                 if self._multiplies_codes(rows, kind):
                     self._gemm(rows, kind, kind.inner)
@@ -115,7 +115,7 @@ class QuantizedGemm:
             return False
         kernels, shape = self._kernels, Shape(rows, kind.outputs, kind.inner)
         return quantized_gemm.is_faster(
-            *(shape, kind.format, kernels.element, kernels.gpu.arch), gated=kind.gate is not None
+            shape, kind.format, kernels.element, kernels.gpu.arch, gated=kind.gate is not None
         )
 
     def _prepare(
@@ -136,7 +136,9 @@ class QuantizedGemm:
         self, outputs: int, inner: int, format: QuantizedFormat, gated: bool
     ) -> quantized_gemm.PreparedDequantize:
         return quantized_gemm.prepare_dequantize(
-            *(outputs, inner, format),
+            outputs,
+            inner,
+            format,
             dtype=self._kernels.element,
             gpu=self._kernels.gpu,
             gated=gated,

@@ -107,7 +107,7 @@ class GpuSampler:
         told = torch.empty(len(logits) * (2 + 2 * count), dtype=torch.int32, device=logits.device)
         self._prepare_for(logits, count).compute_logprobs(
             sample.SampleBatch(
-                *(logits, self._report_records), slots=on_device[0], positions=on_device[2]
+                logits, self._report_records, slots=on_device[0], positions=on_device[2]
             ),
             _parts_of(told, len(logits), count),
             sampled=(on_device[1], on_device[2]),

@@ -155,6 +155,10 @@ class ScaledGemm:
         """Return numbers of rows that have every tile between them."""
         gpu = self._kernels.gpu
         return scaled_gemm.rows_of_tiles(
-            *(kind.outputs, kind.inner, kind.codes, gpu.arch, gpu.shared_bytes),
+            kind.outputs,
+            kind.inner,
+            kind.codes,
+            gpu.arch,
+            gpu.shared_bytes,
             gated=kind.gate is not None,
         )

@@ -197,7 +197,8 @@ class CudaTowerOps(CudaOps):
         plain = window is None and ahead is None and position_bias is None
         if not plain or size % HEAD_GRAIN or size > MAX_HEAD_SIZE or value.shape != key.shape:
             return super().attend_ragged(
-                *(step, *arrays),
+                step,
+                *arrays,
                 scale=scale,
                 softcap=softcap,
                 window=window,

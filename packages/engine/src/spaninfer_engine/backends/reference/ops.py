@@ -118,7 +118,10 @@ class ReferenceOps(HostOps):
     ) -> Array:
         """Request by request."""
         return attend_by_definition(
-            *(step, query, group, layer),
+            step,
+            query,
+            group,
+            layer,
             scale=scale,
             softcap=softcap,
             window=window,

@@ -6,90 +6,33 @@ Computes in float32, bfloat16 or float16; norms, softmax, rotations and routing 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
-from spaninfer_op_reference import CLAMP, WeightFormat
+from spaninfer_op_reference import CLAMP
 from torch import Tensor
 
-from spaninfer_engine.backends.grid_weights import (
-    ROUNDED,
-    TURNED,
-    rounded_layout,
-    rounded_weights,
-    turned_experts,
-)
+from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.pooling import pool_text
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
-from spaninfer_engine.backends.torch.upload import Uploader, fill
-from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
+from spaninfer_engine.backends.torch.tensors import TorchTensors
+from spaninfer_engine.backends.torch.text_attention import TextScoring, attend_text
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
-from spaninfer_engine.ops.operation import Packable
-from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
-from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
+from spaninfer_engine.ops.step import AttentionMetadata, Step
+from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.spec.attention_nodes import RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
-from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 
-def cuda_is_available() -> bool:
-    """Return whether torch was built with CUDA and finds a device."""
-    return torch.cuda.is_available()
-
-
-def cuda_capability() -> tuple[int, int]:
-    """Return the compute capability of the current CUDA device, such as (9, 0)."""
-    return torch.cuda.get_device_capability()
-
-
-def free_device_bytes(device: torch.device | None = None) -> int:
-    """Return what is free on a CUDA device; None: the current one."""
-    free: int = torch.cuda.mem_get_info(device)[0]
-    return free
-
-
-def usable_device(name: str) -> torch.device:
-    """Return torch's device of this name; ConfigError where nothing can be put on it."""
-    try:
-        device = torch.device(name)
-    except RuntimeError as unknown:
-        raise ConfigError(
-            f"torch has no device {name!r}; give --device cpu, cuda, cuda:1 or the like"
-        ) from unknown
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as refused:  # the latter: torch was built without it
-        reason = str(refused).partition("\n")[0]
-        raise ConfigError(
-            f"device {name} cannot be used: {reason}; choose another --device, or leave it out"
-        ) from refused
-    return device
-
-
-class TorchOps:
+class TorchOps(TorchTensors):
     """ops.table.Ops on torch tensors of one dtype on one device."""
 
     name = "torch"
-
-    def __init__(
-        self,
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-        device: str = "cpu",
-        grid: WeightFormat | None = None,
-    ) -> None:
-        self.dtype: torch.dtype = getattr(torch, dtype)
-        self._grid = grid  # that weights of products are rounded to
-        self.device = usable_device(device)
-        self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
-
-    # ---- tensors ---------------------------------------------------------------------------------
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -100,108 +43,6 @@ class TorchOps:
     def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
         """Every kernel by itself."""
         return program
-
-    def layout(self, operator: str, argument: str) -> str:
-        """Every weight lies as in the checkpoint; those of products may be rounded."""
-        rounded = None if self._grid is None else rounded_layout(operator, argument)
-        return rounded or "plain"
-
-    def expanded_layout(self, layout: str) -> str:
-        """There is one layout."""
-        return layout
-
-    def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:
-        """Copy to the device, in this backend's dtype."""
-        if self._grid is not None and layout in (ROUNDED, TURNED):
-            arrays = rounded_weights(arrays, layout, self._grid)
-        rows = [array.shape[0] for array in arrays]
-        shape = (sum(rows), *arrays[0].shape[1:])
-        packed = torch.empty(shape, dtype=self.dtype, device=self.device)
-        for array, part in zip(arrays, torch.split(packed, rows), strict=True):
-            self.upload(array, part)
-        return packed
-
-    def upload(self, array: Packable, out: Tensor) -> None:
-        """Fill contiguous `out`, in its dtype."""
-        (fill if self._uploader is None else self._uploader.fill)(array, out)
-
-    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> Any:  # noqa: ARG002
-        """None: torch multiplies by expanded weights."""
-        return None
-
-    def end_packing(self) -> None:
-        """Give threads and pinned memory back."""
-        if self._uploader is not None:
-            self._uploader.close()
-
-    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
-        """Allocate the spans of a cache group."""
-        shape = span_buffer_shape(group, num_spans, span_len)
-        buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
-        head = (span_len, group.kv_heads)
-        cut = math.prod(head) * group.key_dim
-        keys = _heads(buffer[..., :cut], head)
-        rows = buffer.view(torch.uint8).flatten(1)
-        if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim], rows)
-        return SpanCache(keys, _heads(buffer[..., cut:], head), rows)
-
-    def host_slots(self, cache: SpanCache[Tensor], num_slots: int) -> Tensor:
-        """Allocate slots, in pinned memory where a GPU copies from and to it."""
-        shape, pinned = (num_slots, cache.rows.shape[1]), self.device.type == "cuda"
-        try:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
-        except RuntimeError as short:
-            raise ConfigError(
-                f"the system gives no {math.prod(shape):,} bytes of memory for KV cache offloading "
-                f"({short}); lower --kv-offload"
-            ) from short
-
-    def from_host(self, array: NDArray[Any]) -> Tensor:
-        """Indices and float32 angles go to the device as they are, row after row: kernels take
-        addresses.
-        """
-        if self.device.type == "cpu":  # where torch would share the memory
-            return torch.from_numpy(np.array(array, order="C"))
-        return torch.from_numpy(np.require(array, None, ["C", "W"])).to(self.device)
-
-    def warm(self) -> None:
-        """Nothing is compiled."""
-
-    def available_bytes(self) -> int:
-        """Return what is free on the device."""
-        if self.device.type == "cuda":
-            return free_device_bytes(self.device)
-        return available_bytes()
-
-    @property
-    def cache_share(self) -> float:
-        """Return the share of it that spans may take unasked."""
-        return DEVICE_SHARE if self.device.type == "cuda" else HOST_SHARE
-
-    @property
-    def memory_errors(self) -> tuple[type[Exception], ...]:
-        """Return what torch's allocators raise."""
-        return MemoryError, torch.OutOfMemoryError
-
-    def to_host(self, array: Tensor) -> NDArray[np.float32]:
-        """Return the array as float32 in host memory."""
-        result: NDArray[np.float32] = array.float().cpu().numpy()
-        return result
-
-    def take_rows(self, x: Tensor, rows: NDArray[np.int32]) -> Tensor:
-        """Return a copy of these rows."""
-        return x[self.from_host(rows)]
-
-    def stack_rows(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the rows of all parts."""
-        return torch.cat(list(parts))
-
-    def mix_rows(self, x: Tensor, rows: NDArray[np.int32], weights: NDArray[np.float32]) -> Tensor:
-        """Return weighted sums, in float32, rounded once."""
-        parts = x[torch.from_numpy(rows).to(self.device)].float()
-        by = torch.from_numpy(weights).to(self.device)
-        return (parts * by[..., None]).sum(1).to(x.dtype)
 
     def prepare(self, step: Step[Tensor]) -> None:
         """Operators read everything from the step."""
@@ -484,22 +325,11 @@ class TorchOps:
         position_bias: Tensor | None = None,
     ) -> Tensor:
         """Text by text, with torch's own attention where it has this kind."""
+        scoring = TextScoring(scale, softcap, window, ahead)
         out = query.new_empty(*query.shape[:2], value.shape[-1])
-        ratio = query.shape[1] // key.shape[1]
         for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
-            q, k, v = (each[first:last].transpose(0, 1)[None] for each in (query, key, value))
-            k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
-            added = _visible(last - first, window, ahead, self.device)
-            if position_bias is not None:
-                added = _biases(position_bias.to(q.dtype), last - first, added)
-            if softcap is None:
-                read = F.scaled_dot_product_attention(q, k, v, added, scale=scale)
-            else:
-                scores = torch.tanh((q.float() @ k.float().mT) * (scale / softcap)) * softcap
-                if added is not None:
-                    scores = _masked(scores, added)
-                read = (scores.softmax(-1) @ v.float()).to(v.dtype)
-            out[first:last] = read[0].transpose(0, 1)
+            q, k, v = (each[first:last] for each in (query, key, value))
+            out[first:last] = attend_text(q, k, v, scoring, position_bias)
         return out
 
     def cross_attend(
@@ -518,7 +348,7 @@ class TorchOps:
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""
         texts = [x[run.first : run.last].float() for run in step.attention.batch.runs()]
-        vectors = [torch.stack([_pooled(text, kind) for text in texts]) for kind in kinds]
+        vectors = [torch.stack([pool_text(text, kind) for text in texts]) for kind in kinds]
         return torch.cat(vectors, 1)
 
     # ---- experts ---------------------------------------------------------------------------------
@@ -593,61 +423,3 @@ def _expert_linear(
 ) -> Tensor:
     bias = None if biases is None else biases[expert]
     return F.linear(x, weight if layout == "oi" else weight.T, bias)
-
-
-def _pooled(text: Tensor, kind: PoolKind) -> Tensor:
-    """[C]: the rows of a text[T C] as one; see op_reference.pool."""
-    match kind:
-        case "cls":
-            return text[0]
-        case "last":
-            return text[-1]
-        case "max":
-            return text.amax(0)
-        case "mean":
-            return text.mean(0)
-        case "mean_sqrt":
-            return text.sum(0) / math.sqrt(len(text))
-        case "weighted_mean":
-            weights = torch.arange(1, len(text) + 1, device=text.device, dtype=text.dtype)
-            return (weights / weights.sum()) @ text
-
-
-def _visible(
-    length: int, window: int | None, ahead: int | None, device: torch.device
-) -> Tensor | None:
-    """[T T]: which tokens each one of a text sees; None: all of them."""
-    if window is None and ahead is None:
-        return None
-    places = torch.arange(length, device=device)
-    behind = places[:, None] - places
-    visible = torch.ones_like(behind, dtype=torch.bool)
-    if window is not None:
-        visible &= behind < window
-    if ahead is not None:
-        visible &= behind >= -ahead
-    return visible
-
-
-def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tensor:
-    """[H T T]: the biases of scores, -inf where a token does not see the other."""
-    reach = position_bias.shape[1] // 2
-    places = torch.arange(length, device=position_bias.device)
-    distances = (places - places[:, None]).clamp(-reach, reach)
-    biases = position_bias[:, reach + distances]
-    return biases if visible is None else biases.masked_fill(~visible, -math.inf)
-
-
-def _masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """[1 H T T]: scores with biases added, or -inf where the mask is False."""
-    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-
-
-def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
-    """[N S L K D] as a view of buffer[S N L*K*D], for head = (L, K)."""
-    dim = buffer.shape[-1] // math.prod(head)
-    return buffer.as_strided(
-        (*buffer.shape[:2], *head, dim),
-        (*buffer.stride()[:2], head[1] * dim, dim, 1),
-        buffer.storage_offset(),
-    ).transpose(0, 1)

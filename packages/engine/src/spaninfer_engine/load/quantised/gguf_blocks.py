@@ -264,7 +264,13 @@ _ALL = (
     ),
     _table(
         WeightFormat(
-            *("IQ4_XS", "table", 4, 1, 32, "integer", 4.25),
+            "IQ4_XS",
+            "table",
+            4,
+            1,
+            32,
+            "integer",
+            4.25,
             outer="float16",
             table=tuple(map(float, IQ4)),
         ),

@@ -147,7 +147,10 @@ def _append(rows: int, heads: Heads, format: Format, gpu: Gpu, sets: int) -> Lau
     def launch(stream: int, number: int) -> None:
         at = number % sets
         append.append(
-            *(query[at], key[at], value[at], slot),
+            query[at],
+            key[at],
+            value[at],
+            slot,
             spans=Spans(cache, layout, at),
             rotary=rotary,
             out=out[at],

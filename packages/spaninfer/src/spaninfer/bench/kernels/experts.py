@@ -92,9 +92,7 @@ def _launch(layer: _Layer, tokens: int, product: str, gpu: Gpu, sets: int) -> La
 
     def launch(stream: int, number: int) -> None:
         memory = {"workspace": workspace, "ticket": ticket}
-        step.launch(
-            *(x, weights[number % sets], ends), out=out, order=order, stream=stream, **memory
-        )
+        step.launch(x, weights[number % sets], ends, out=out, order=order, stream=stream, **memory)
 
     return launch
 
