@@ -26,8 +26,9 @@ from spaninfer_engine.backends.cuda.coded_experts import (  # noqa: E402
     expert_format,
     pack_coded,
 )
+from spaninfer_engine.backends.cuda.expert_kernels import ExpertCall, ExpertLayer  # noqa: E402
 from spaninfer_engine.backends.cuda.expert_weights import DOWN, GATE_UP  # noqa: E402
-from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer, Kernels  # noqa: E402
+from spaninfer_engine.backends.cuda.kernels import Kernels  # noqa: E402
 from spaninfer_engine.backends.cuda.ops import CudaOps  # noqa: E402
 from spaninfer_engine.backends.cuda.quantised import (  # noqa: E402
     format_of_packing,
@@ -124,7 +125,7 @@ def test_a_layer_of_published_codes_is_its_definition(name: str, tokens: int) ->
     logits = random.standard_normal((tokens, EXPERTS)).astype(np.float32)
 
     weights = moe.Experts(w13.records, w2.records, f13=w13.factors, f2=w2.factors)
-    y = kernels.run_experts(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), ExpertCall(weights))
+    y = kernels.experts.run(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), ExpertCall(weights))
 
     expected = _defined(x.astype(np.float64), logits, *map(dequantize_weight, (gate, up, down)))
     error = np.abs(y.float().cpu().numpy() - expected)
@@ -155,7 +156,7 @@ def test_experts_are_rounded_while_loading_as_other_weights_are(
 
     weights = moe.Experts(w13.records, w2.records, f13=w13.factors, f2=w2.factors)
     call = ExpertCall(weights)
-    y = ops.kernels.run_experts(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), call)
+    y = ops.kernels.experts.run(layer, _on_gpu(x), torch.from_numpy(logits).cuda(), call)
 
     expected = _defined(x.astype(np.float64), logits, gate, up, down)
     error = y.float().cpu().numpy() - expected

@@ -8,13 +8,9 @@ torch = pytest.importorskip("torch")
 
 import ml_dtypes  # noqa: E402
 from span_attention import Format, SpanLayout, decode  # noqa: E402
-from spaninfer_engine.backends.cuda.kernels import (  # noqa: E402
-    EXPERT_TOKENS,
-    ROWS,
-    ExpertCall,
-    ExpertLayer,
-    Kernels,
-)
+from spaninfer_engine.backends.cuda.expert_kernels import ExpertCall, ExpertLayer  # noqa: E402
+from spaninfer_engine.backends.cuda.kernels import Kernels  # noqa: E402
+from spaninfer_engine.backends.cuda.sizes import EXPERT_TOKENS, ROWS  # noqa: E402
 from spaninfer_kernels_cuda import gemm, grouped_gemm, moe  # noqa: E402
 from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import choose_quantized  # noqa: E402
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat  # noqa: E402
@@ -104,7 +100,7 @@ def test_rows_that_pad_a_step_choose_no_expert(tokens):
     slots[1::2] = -1
     kernels, before = Kernels(torch.bfloat16, torch.device("cuda")), residual.clone()
 
-    y = kernels.run_experts(layer, x, logits, ExpertCall(weights, residual=residual, slots=slots))
+    y = kernels.experts.run(layer, x, logits, ExpertCall(weights, residual=residual, slots=slots))
 
     assert torch.equal(y[1::2], before[1::2])
     assert not torch.equal(y[::2], before[::2])

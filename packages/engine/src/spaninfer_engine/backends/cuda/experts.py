@@ -15,9 +15,9 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention import Plan
 from spaninfer_engine.backends.cuda.coded_experts import CodedExperts
+from spaninfer_engine.backends.cuda.expert_kernels import ExpertCall, ExpertLayer
 from spaninfer_engine.backends.cuda.expert_weights import DOWN, DOWN_IO, GATE_UP, GATE_UP_IO
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
-from spaninfer_engine.backends.cuda.kernels import ExpertCall, ExpertLayer
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.fuse import single, use_of
 from spaninfer_engine.ops.operation import Operation
@@ -116,7 +116,7 @@ def _experts(
         plan: Plan = step.attention
         slots = plan.slices.slots_of(len(x))
         call = ExpertCall(weights, correction, residual, norm, slots)
-        return kernels.run_experts(layer, x, logits, call)
+        return kernels.experts.run(layer, x, logits, call)
 
     return run
 

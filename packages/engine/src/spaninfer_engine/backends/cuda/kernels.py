@@ -7,9 +7,8 @@ on torch's current stream, which must not be the legacy default one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -29,55 +28,21 @@ from span_attention import (
     sparse,
 )
 from spaninfer_kernel_launch import Gpu, get_gpu
-from spaninfer_kernels_cuda import activation, gemm, grouped_gemm, moe, norm, rope
+from spaninfer_kernels_cuda import activation, gemm, norm, rope
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.expert_kernels import ExpertKernels
 from spaninfer_engine.backends.cuda.heads import Heads, dense_rows
 from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
 from spaninfer_engine.backends.cuda.scaled_gemm import ScaledGemm
+from spaninfer_engine.backends.cuda.sizes import ROWS
 
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
-
-ROWS = (8, 16, 32, 48, *range(64, gemm.tuning.MOST_ROWS + 1, 32))
-"""Numbers of rows that have all kernels of small-M GEMMs, and of decodes, between them."""
-
-_ROUTER_ROWS = 4  # that a router of ours reads once: 3.5 µs, where cuBLAS takes 5.6 (H200)
-EXPERT_TOKENS = (1, 6, *ROWS, 1024, 1536, 2048, 4096, 8192)
-"""Numbers of tokens that have all kernels of experts between them."""
 
 _GATED = {act: activation.ActivationOptions(act, gated=True) for act in activation.ACTS}
 
 FORMATS = {torch.float16: Format.FLOAT16, torch.bfloat16: Format.BFLOAT16}
 ELEMENTS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertLayer:
-    """An expert layer as kernels are prepared for it, for any number of tokens."""
-
-    experts: int
-    channels: int
-    inner: int
-    act: grouped_gemm.Gate
-    rule: moe.RouteOptions
-    formats: moe.Formats | None = None  # of weights that are codes
-
-    def shape(self, tokens: int) -> moe.MoeShape:
-        """Return the shape for so many tokens."""
-        return moe.MoeShape(tokens, self.rule.top_k, self.channels, self.inner)
-
-
-class ExpertCall(NamedTuple):
-    """The arrays of an expert layer beside x and logits: the residual becomes the sum with it.
-
-    Rows with a negative number in `slots` are padding.
-    """
-
-    weights: moe.Experts
-    correction: Tensor | None = None
-    residual: Tensor | None = None
-    norm: moe.Norm | None = None
-    slots: Tensor | None = None
 
 
 class Kernels:
@@ -98,19 +63,17 @@ class Kernels:
             InvariantGemm().linear if batch_invariant else F.linear
         )
         self.scaled = ScaledGemm(self)
+        self.experts = ExpertKernels(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
         self._decodes: set[tuple[SpanLayout, int]] = set()
         self._latents: set[tuple[SpanLayout, int]] = set()
         self._selected_latents: set[tuple[SpanLayout, int]] = set()
         self._index_heads: set[int] = set()
-        self._layers: set[tuple[ExpertLayer, bool]] = set()  # and whether a norm follows
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
         self._rope = lru_cache(_KEPT)(self._prepare_rope)
         self._append = lru_cache(_KEPT)(self._prepare_append)
         self._append_form = lru_cache(_KEPT)(self._make_append_form)
-        self._router = lru_cache(_KEPT)(self._prepare_router)
-        self._moe = lru_cache(_KEPT)(self._prepare_moe)
         self._gemm = lru_cache(_KEPT)(self._prepare_gemm)
         self._gemm_is_faster = lru_cache(_KEPT)(self._is_gemm_faster)
 
@@ -126,7 +89,7 @@ class Kernels:
     def allocate(self) -> None:
         """Allocate what launches share: before a step is captured, which would only note it."""
         self._workspace.zero_()
-        self._ticket.zero_()
+        self.experts.allocate()
         torch.cuda.synchronize(self.device)
 
     @cached_property
@@ -138,11 +101,6 @@ class Kernels:
     def workspace(self) -> int:
         """The address of that memory."""
         return self._workspace.data_ptr()
-
-    @cached_property
-    def _ticket(self) -> Tensor:
-        """Zero, as every choice of experts leaves it for the next."""
-        return torch.zeros(1, dtype=torch.int32, device=self.device)
 
     def forget(self) -> None:
         """Prepare every launch anew when it comes next."""
@@ -158,9 +116,7 @@ class Kernels:
             for rows in ROWS:
                 if self._gemm_is_faster(rows, outputs, inner, gate):
                     self._gemm(rows, outputs, inner, gate, None, inner)
-        for layer, with_norm in tuple(self._layers):
-            for tokens in EXPERT_TOKENS:
-                self._moe(layer, tokens, with_norm)
+        self.experts.prepare_every_size()
         for layout, heads in tuple(self._decodes):
             for requests in ROWS:
                 form = decode.DecodeOptions(np.dtype(self.element))
@@ -307,70 +263,6 @@ class Kernels:
         )
         assert prepared.workspace_bytes <= self.workspace_bytes, shape
         return prepared
-
-    # ---- experts ---------------------------------------------------------------------------------
-
-    def has_router(self, x: Tensor) -> bool:
-        """Return True if our router of x[T C] is faster than cuBLAS, or has to be invariant."""
-        return not x.shape[1] % 8 and (self.batch_invariant or len(x) <= _ROUTER_ROWS)
-
-    def score_experts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return x[T C] @ weight[E C].T + bias[E] in float32."""
-        x = x.contiguous()
-        out = torch.empty(len(x), len(weight), dtype=torch.float32, device=self.device)
-        self._router(*out.shape, x.shape[1]).launch(
-            x.data_ptr(),
-            weight.data_ptr(),
-            out=out.data_ptr(),
-            bias=0 if bias is None else bias.data_ptr(),
-            stream=self.stream,
-        )
-        return out
-
-    def _prepare_router(
-        self, tokens: int, experts: int, channels: int
-    ) -> moe.router.PreparedRouter:
-        return moe.router.prepare(
-            tokens=tokens, experts=experts, channels=channels, dtype=self.element, gpu=self.gpu
-        )
-
-    def run_experts(
-        self, layer: ExpertLayer, x: Tensor, logits: Tensor, call: ExpertCall
-    ) -> Tensor:
-        """Return what the experts that logits[T E] choose make of x[T C], and perhaps its norm."""
-        self._layers.add((layer, call.norm is not None))
-        prepared = self._moe(layer, len(x), call.norm is not None)
-        workspace = torch.empty(prepared.workspace_bytes, dtype=torch.uint8, device=self.device)
-        out = call.residual
-        if out is None:
-            out = self.empty(len(x), layer.channels)
-        prepared.launch(
-            x.contiguous(),
-            logits,
-            call.weights,
-            out=out,
-            workspace=workspace,
-            ticket=self._ticket,
-            residual=call.residual,
-            correction=call.correction,
-            slots=call.slots,
-            norm=call.norm,
-            stream=self.stream,
-        )
-        return out
-
-    def _prepare_moe(self, layer: ExpertLayer, tokens: int, with_norm: bool) -> moe.PreparedMoe:
-        return moe.prepare(
-            layer.shape(tokens),
-            layer.rule,
-            experts=layer.experts,
-            act=layer.act,
-            dtype=self.element,
-            gpu=self.gpu,
-            with_norm=with_norm,
-            batch_invariant=self.batch_invariant,
-            formats=layer.formats,
-        )
 
     # ---- heads -----------------------------------------------------------------------------------
 
