@@ -12,8 +12,9 @@ from spaninfer_kernel_launch.errors import SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.signature import ArgumentsT, Signature
 
-_DEFAULT_SHARED_BYTES = 48 * 1024  # more dynamic shared memory needs an attribute
-_SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+_DEFAULT_SHARED_BYTES = 48 * 1024  # static and dynamic together; more needs an attribute
+_STATIC = "SHARED_SIZE_BYTES"
+_DYNAMIC = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 _WITHOUT_ASKING_BLOCKS = 8  # so must larger clusters, which not every GPU has
 
 
@@ -26,12 +27,17 @@ class Kernel(Generic[ArgumentsT]):
     handle: int
 
     def allow_shared(self, shared_bytes: int) -> None:
-        """Let blocks of this kernel have `shared_bytes` of dynamic shared memory, or more.
+        """Let blocks of this kernel have `shared_bytes` of dynamic shared memory, or more, beside
+        what its code declares.
 
         What was allowed before stays so: other launches of the kernel may need it.
         """
-        if shared_bytes > max(_DEFAULT_SHARED_BYTES, self._get(_SHARED)):
-            self._set(_SHARED, shared_bytes)
+        static = self._get(_STATIC)
+        if static + shared_bytes <= _DEFAULT_SHARED_BYTES:
+            return
+        # Before it is set, the attribute may name more than the GPU has beside the static bytes.
+        allowed = min(self._get(_DYNAMIC), self.gpu.shared_bytes - static)
+        self._set(_DYNAMIC, max(allowed, shared_bytes))
 
     def allow_cluster(self, blocks: int) -> None:
         """Let clusters of this kernel have `blocks` blocks."""
