@@ -46,17 +46,20 @@ def draw_throughput() -> None:
 
 def draw_divergence() -> None:
     """What formats of weights cost the bundled model, by their size."""
-    rows = [row for row in records("weight-divergence-2026-11-23.jsonl") if row["kl"] > 0]
+    names = ("weight-divergence-2026-11-23.jsonl", "weight-divergence-w7a7-2026-11-23.jsonl")
+    rows = [row for name in names for row in records(name) if row["kl"] > 0]
+    rows.sort(key=lambda row: (-row["mebibytes"], row["kl"]))
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for group, colour, beside in ((32, "#0f766e", (6, 4)), (128, "#b45309", (-36, -14))):
+    for group, colour, side in ((32, "#0f766e", "left"), (128, "#b45309", "right")):
         some = [row for row in rows if row["format"].endswith(f"g{group}")]
         sizes, lost = [row["mebibytes"] for row in some], [row["kl"] for row in some]
         axes.plot(sizes, lost, "o-", color=colour, label=f"groups of {group}")
         for row, size, one in zip(some, sizes, lost, strict=True):
             name = row["format"].split()[0]
-            axes.annotate(name, (size, one), textcoords="offset points", xytext=beside)
+            beside = (7, 1) if side == "left" else (-7, -9)
+            axes.annotate(name, (size, one), textcoords="offset points", xytext=beside, ha=side)
     axes.set_yscale("log")
-    axes.set_xlim(left=2.2)  # for a name on the left of the smallest
+    axes.set_xlim(2.2, 13.6)  # for names on the left of the smallest and the right of the largest
     axes.set_xlabel("MiB of matrices (bfloat16: 22)")
     axes.set_ylabel("divergence from float32, nats")
     axes.set_title("Bundled model (12 M parameters), weights made while loading")
