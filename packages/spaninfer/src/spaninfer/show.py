@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from rich.text import Text
 from spaninfer_engine import Engine, EngineError, Resolved
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.hub_cache import cache_folder
+from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
 from spaninfer_engine.spec import describe
 from spaninfer_engine.startup.capacity import Capacity
 from spaninfer_engine.startup.components import Parts
@@ -341,7 +343,9 @@ def check(file: Path, checkpoint: Path | None) -> bool:
         with open_checkpoint(checkpoint) as opened:
             reader = opened.reader
             shapes = {name: reader.shape(name) for name in reader.names}
-            findings = describe.check_file(file, opened.config, shapes)
+            findings = describe.check_file(
+                file, opened.config, shapes, partial(is_zero_bias, reader)
+            )
     for finding in findings:
         _print_plain(f"{finding.level}: {finding.text}")
     is_right = all(finding.level != "error" for finding in findings)

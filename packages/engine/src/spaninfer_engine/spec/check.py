@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from spaninfer_engine.errors import CheckpointError
@@ -12,12 +12,18 @@ from spaninfer_engine.spec.tree import weights
 SHOWN = 10  # problems that the error spells out
 
 
-def check(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+Idle = Callable[[str], bool]
+"""Tells of a tensor whether a model that does not have it computes the same without it."""
+
+
+def check(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], is_idle: Idle = lambda _: False
+) -> None:
     """Refuse a checkpoint whose names and shapes are not those of the tree.
 
     `shapes` holds every tensor of the checkpoint. All problems are reported at once.
     """
-    problems = list(differences(model, shapes))
+    problems = list(differences(model, shapes, is_idle))
     if not problems:
         return
     shown = "".join(f"\n  {problem}" for problem in problems[:SHOWN])
@@ -28,7 +34,9 @@ def check(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
     )
 
 
-def differences(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def differences(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], is_idle: Idle = lambda _: False
+) -> Iterator[str]:
     """Yield one sentence per missing, wrongly shaped or surplus tensor."""
     wanted = {weight.name: weight.shape for weight in weights(model)}
     for name, shape in wanted.items():
@@ -37,5 +45,7 @@ def differences(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Iterator
         elif tuple(shapes[name]) != shape:
             yield f"{name} is {list(shapes[name])}, expected {list(shape)}"
     for name in shapes:
-        if name not in wanted and not any(fnmatchcase(name, each) for each in model.surplus):
+        if name in wanted or any(fnmatchcase(name, each) for each in model.surplus):
+            continue
+        if not is_idle(name):
             yield f"{name} {list(shapes[name])} is not part of the model"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from spaninfer_engine.errors import ConfigError, NotBuilt
-from spaninfer_engine.spec.check import differences
+from spaninfer_engine.spec.check import Idle, differences
 from spaninfer_engine.spec.read import Entry, ModelSpec
 from spaninfer_engine.spec.registry import library, load
 from spaninfer_engine.spec.resolve import resolve_fully
@@ -87,12 +87,13 @@ def check_file(
     path: str | Path,
     config: Mapping[str, object] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    is_idle: Idle = lambda _: False,
 ) -> tuple[Finding, ...]:
     """Return what is wrong with a spec file: by itself, for a config, and for a checkpoint.
 
     `shapes` are the checkpoint's tensors and their shapes; they need the config.
     """
-    return tuple(_findings(path, config, shapes))
+    return tuple(_findings(path, config, shapes, is_idle))
 
 
 def toml(value: object) -> str:
@@ -134,6 +135,7 @@ def _findings(
     path: str | Path,
     config: Mapping[str, object] | None,
     shapes: Mapping[str, tuple[int, ...]] | None,
+    is_idle: Idle,
 ) -> Iterator[Finding]:
     try:
         spec = load(path)
@@ -150,5 +152,7 @@ def _findings(
         yield Finding("note", f"{spec.source}: [{section}] {key}: nothing asks for it here")
     for key in resolution.unread:
         yield Finding("warning", f"config.json: nothing reads {key}")
-    for problem in differences(resolution.model, shapes) if shapes is not None else ():
+    if shapes is None:
+        return
+    for problem in differences(resolution.model, shapes, is_idle):
         yield Finding("error", problem)

@@ -23,6 +23,7 @@ from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
 from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import total_bytes
 from spaninfer_engine.ops.bound import Programs
@@ -344,7 +345,8 @@ def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:
     if isinstance(model, Encoder):
         refuse_decoder_options(asked)
     if has_weights:
-        check(model, {name: reader.shape(name) for name in reader.names})
+        shapes = {name: reader.shape(name) for name in reader.names}
+        check(model, shapes, partial(is_zero_bias, reader))
         check_dtypes(reader, (weight.name for weight in weights(model)))
     return model
 
