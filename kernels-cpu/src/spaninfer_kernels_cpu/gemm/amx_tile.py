@@ -35,7 +35,7 @@ from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, ask_to_read, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm.code_dots import add_scaled_row, load_parameters
+from spaninfer_kernels_cpu.gemm.code_scales import add_scaled_row, load_parameters
 from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, MicroKernel
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,

@@ -11,16 +11,9 @@ from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_o
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
-from spaninfer_kernels_cpu.gemm.code_dots import (
-    LOWER,
-    UPPER,
-    WHOLE,
-    add_dots,
-    add_half_dots,
-    add_scaled,
-    expand_scales,
-    start_dots,
-)
+from spaninfer_kernels_cpu.gemm.code_dots import add_dots, add_half_dots, start_dots
+from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
+from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_products,

@@ -20,16 +20,9 @@ from spaninfer_kernels_cpu.codegen.memory import StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
-from spaninfer_kernels_cpu.gemm.code_dots import (
-    LOWER,
-    UPPER,
-    WHOLE,
-    add_dots,
-    add_scaled,
-    expand_scales,
-    start_dots,
-    unpack_unit,
-)
+from spaninfer_kernels_cpu.gemm.code_dots import add_dots, start_dots
+from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
+from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE, unpack_unit
 from spaninfer_kernels_cpu.gemm.micro_kernel import UNPACKED_CHANNELS, MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_bias,
