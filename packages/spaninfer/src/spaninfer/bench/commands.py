@@ -64,6 +64,9 @@ Bars = Annotated[
     Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
 ]
 Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
+ApiServerCount = Annotated[
+    int, typer.Option(min=0, help="Processes that answer requests beside the engine's.")
+]
 
 
 @app.command("engine")
@@ -165,9 +168,7 @@ def bench_serve(
     only: Only = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
     runs: Runs = 3,
-    api_server_count: Annotated[
-        int, typer.Option(min=0, help="Processes that answer requests beside the engine's.")
-    ] = 0,
+    api_server_count: ApiServerCount = 0,
     compute: options.Compute,
     cache: options.Cache,
 ) -> None:
@@ -205,13 +206,14 @@ def bench_soak(
         int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
     ] = 3,
     only: Only = None,
+    api_server_count: ApiServerCount = 0,
     compute: options.Compute,
     memory: options.Memory = None,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = _chosen(only, tuple(ATTACKS))
-        asked = {**compute.asked, "memory": memory}
+        asked = {**compute.asked, "memory": memory, "api_server_count": api_server_count}
         served = [model, *options.as_arguments(asked)]
         found = measure_soak(served, names, seconds, alone, rounds, show.note)
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}

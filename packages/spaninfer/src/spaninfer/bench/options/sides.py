@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final, Protocol
 
 from spaninfer_engine import ConfigError, Engine, SamplingParams
 from spaninfer_engine.handle import complete
 
+from spaninfer.bench import process_usage
 from spaninfer.bench.soak.client import Target, read_chunks, read_head
 
 TokenIds = tuple[int, ...]
@@ -87,10 +86,10 @@ class ServerSide:
         return asyncio.run(self._spent(batch))
 
     async def _spent(self, batch: Sequence[Ask]) -> Spent:
-        begin, cpu = perf_counter(), cpu_seconds(self.pid)
+        begin, cpu = perf_counter(), process_usage.cpu_s(self.pid)
         ends = await asyncio.gather(*(self._answered(body_of(ask)) for ask in batch))
         plain = [end for end, ask in zip(ends, batch, strict=True) if not ask.has_option]
-        cpu_s = cpu_seconds(self.pid) - cpu
+        cpu_s = process_usage.cpu_s(self.pid) - cpu
         return Spent(max(plain, default=begin) - begin, max(ends) - begin, cpu_s)
 
     async def _answered(self, body: dict[str, Any]) -> float:
@@ -118,12 +117,3 @@ def body_of(ask: Ask) -> dict[str, Any]:
     if (count := named.pop("prompt_logprobs", None)) is not None:
         named |= {"echo": True, "logprobs": count}
     return {"prompt": ask.prompt, "stream": True, **named}
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process; 0 where the system does not say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -7,12 +7,11 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
 
+from spaninfer.bench import process_usage
 from spaninfer.bench.engine import Note, described
-from spaninfer.bench.options.sides import cpu_seconds
 from spaninfer.bench.records import circumstances, summary
 from spaninfer.bench.serve.crowd import crowd
 from spaninfer.bench.serve.floor import engine_window, open_engine
@@ -72,15 +71,18 @@ def _window(
     target = Target(host, port)
     with crowd(target, workload) as sending:
         sleep(SETTLED_S * max(1.0, workload.num_clients / 256))
-        tokens, servers = _tokens(target), _children(process.pid)
+        tokens, servers = _tokens(target), process_usage.children(process.pid)
         sending.begin()
         begin_s = perf_counter()
-        engine_s, servers_s = cpu_seconds(process.pid), sum(map(cpu_seconds, servers))
+        engine_s, servers_s = (
+            process_usage.cpu_s(process.pid),
+            sum(map(process_usage.cpu_s, servers)),
+        )
         sleep(seconds)
         seen, own_s = sending.end()
         took_s = perf_counter() - begin_s
-        engine_s = cpu_seconds(process.pid) - engine_s
-        servers_s = sum(map(cpu_seconds, servers)) - servers_s
+        engine_s = process_usage.cpu_s(process.pid) - engine_s
+        servers_s = sum(map(process_usage.cpu_s, servers)) - servers_s
         tokens = _tokens(target) - tokens
     return Window(
         seconds=took_s,
@@ -92,12 +94,6 @@ def _window(
         client_cpu_s=own_s,
         engine_cpu_s=engine_s if servers else None,
     )
-
-
-def _children(pid: int) -> list[int]:
-    """Return the processes that a process has started; none where the system does not say."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(each) for listed in lists for each in listed.read_text().split()]
 
 
 def _tokens(target: Target) -> int:

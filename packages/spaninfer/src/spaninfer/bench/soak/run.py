@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from spaninfer.bench import process_usage
 from spaninfer.bench.engine import Note
 from spaninfer.bench.server_process import server_process
-from spaninfer.bench.soak import process_usage
 from spaninfer.bench.soak.attackers import Attacked, Attackers, attackers
 from spaninfer.bench.soak.client import Tally, Target
 from spaninfer.bench.soak.ordinary import ordinary_clients
@@ -48,11 +48,15 @@ def measure_soak(
 
 
 class _Soak:
-    """A server, those who attack it, and its ordinary clients, who are in this process."""
+    """A server, those who attack it, and its ordinary clients, who are in this process.
+
+    The server is all of its processes: the one that was started, and those below it.
+    """
 
     def __init__(self, pid: int, ordinary: Target, attacking: Attackers, note: Note) -> None:
         self._pid, self._ordinary, self._attacking = pid, ordinary, attacking
         self._note = note
+        self._processes = process_usage.tree(pid)
 
     async def rounds(self, count: int, alone_s: float, seconds: float) -> list[Round]:
         await ordinary_clients(self._ordinary, 1.0)  # compiles what is not compiled yet
@@ -63,7 +67,8 @@ class _Soak:
         alone = await self._phase(alone_s, None)
         self._note(f"round {number}: the same under attack, {seconds:g} s")
         attacked = await self._phase(seconds, self._attacking)
-        return Round(alone, attacked, await self._held(), process_usage.rss_mib(self._pid))
+        held = await self._held() | {"lost processes": self._num_lost()}
+        return Round(alone, attacked, held, self._memory_mib("VmRSS"))
 
     async def _phase(self, seconds: float, attacking: Attackers | None) -> Phase:
         begin_s, server_s, own_s = time.perf_counter(), self._server_s(), time.process_time()
@@ -80,11 +85,21 @@ class _Soak:
         if attacking is not None:
             did = await asyncio.to_thread(attacking.end)
             cpus["attackers"] = did.cpu_s / took_s
-        peak = process_usage.rss_mib(self._pid, "VmHWM")
-        return Phase(took_s, waits, cpus, did.requests, peak)
+        return Phase(took_s, waits, cpus, did.requests, self._memory_mib("VmHWM"))
 
     def _server_s(self) -> float:
-        return process_usage.cpu_s(self._pid)
+        return sum(map(process_usage.cpu_s, self._processes))
+
+    def _memory_mib(self, name: str) -> float | None:
+        """Return the sum over the processes: libraries that they share count for each."""
+        known = [process_usage.rss_mib(pid, name) for pid in process_usage.tree(self._pid)]
+        found = [each for each in known if each is not None]
+        return round(sum(found), 1) if found else None
+
+    def _num_lost(self) -> int:
+        """Return how many of the server's processes there are no more, replaced or not."""
+        there = process_usage.tree(self._pid)
+        return sum(pid not in there for pid in self._processes)
 
     async def _held(self) -> dict[str, float]:
         """Return what the server holds when all clients have left: requests, and spans."""

@@ -1,10 +1,26 @@
-"""CPU time and memory of another process, where the system reports them (Linux)."""
+"""CPU time and memory of other processes, where the system reports them (Linux)."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started; none where the system does not say."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, listed.read_text(encoding="utf-8").split())
+        except OSError:  # the thread has ended meanwhile
+            continue
+    return sorted(found)
+
+
+def tree(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    return [pid, *(each for child in children(pid) for each in tree(child))]
 
 
 def cpu_s(pid: int) -> float:
