@@ -25,24 +25,11 @@ class Activation(Constant):
     name: str
 
 
-SILU = Activation("silu")
-GELU = Activation("gelu")
-GELU_TANH = Activation("gelu_tanh")
-QUICK_GELU = Activation("quick_gelu")
-RELU = Activation("relu")
-
-ACTIVATIONS = {one.name: one for one in (SILU, GELU, GELU_TANH, QUICK_GELU, RELU)}
-"""By the names of spaninfer_op_reference."""
-
-
 @specialized(lambda activation: _FORMULAS[activation.name])
 def activated(activation: Activation, x: np.float32) -> np.float32:
     """Return an activation of x."""
     raise NotImplementedError("exists in Numba functions only")
 
-
-GATES = (*ACTIVATIONS, "clamped_swiglu")
-"""What spaninfer_op_reference.gated knows."""
 
 _CLAMP = np.float32(7)
 _QUICK = np.float32(1.702)
@@ -94,3 +81,11 @@ _FORMULAS: dict[str, Any] = {
     "quick_gelu": lambda activation, x: x * _sigmoid(_QUICK * x),  # noqa: ARG005
     "relu": lambda activation, x: _ZERO if x < _ZERO else x,  # noqa: ARG005
 }
+
+ACTIVATIONS = {name: Activation(name) for name in _FORMULAS}
+"""By the names of spaninfer_op_reference."""
+
+SILU = ACTIVATIONS["silu"]
+
+GATES = (*ACTIVATIONS, "clamped_swiglu")
+"""What spaninfer_op_reference.gated knows."""

@@ -9,7 +9,9 @@ towers have files of their own, vocabulary_weights.py and vocabulary_towers.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
+from spaninfer_engine.spec.mlp_nodes import ActivationName
 from spaninfer_engine.spec.typed import (
     BASE,
     COUNT,
@@ -54,7 +56,7 @@ TOP = {
     "text": "config keys of which the first present one holds the text model's own config",
 }
 
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu")
+_ACTIVATIONS: tuple[str, ...] = get_args(ActivationName)
 _ALIASES = {
     "swish": "silu",
     "gelu_new": "gelu_tanh",
