@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 from time import sleep
 
 import pytest
@@ -149,6 +151,23 @@ def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
         asyncio.run(main(AsyncEngine(synchronous)))
         wait_until(lambda: synchronous.stats().finished[FinishReason.STOPPED] == 1)
         assert_spans_come_back(synchronous)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_request_that_has_finished_is_forgotten_without_the_garbage_collector(at_end):
+    async def main(running):
+        stream = running.start([1], SamplingParams(max_tokens=5), at_end=at_end)
+        known = weakref.ref(stream.handle)
+        await read(stream)
+        return known
+
+    gc.disable()
+    try:
+        with engine() as synchronous:
+            known = asyncio.run(main(AsyncEngine(synchronous)))
+            wait_until(lambda: known() is None)
+    finally:
+        gc.enable()
 
 
 def test_what_came_for_many_streams_wakes_the_loop_once():
