@@ -307,7 +307,8 @@ def test_long_requests_leave_steps_to_the_short_ones_of_other_clients(case):
 @pytest.mark.parametrize(
     ("pending", "is_shared", "computed"),
     [
-        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 2),
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 4),
+        ([answered(1, 9, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 2),
         ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], False, MIXED),
         ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], True, MIXED // 2),
         ([prompt(1, 0, 4000, client="ann")], False, 4000),

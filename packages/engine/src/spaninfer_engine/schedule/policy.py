@@ -130,7 +130,8 @@ def plan_step(
     so, steps are short: prefills get half as much beside decodes, and `LONE_PROMPTS` times
     `short_tokens` alone. While a request of another client is short, long ones take part in every
     `LONG_EVERY`th step by `number` alone: answers of `short_tokens` and more, and the prompts of a
-    client that have more left together, unless those of all others have still more.
+    client that have more left together, unless those of all others have still more. In that step
+    prefills get half as much again.
     """
     everybody = list(pending)
     if not tuning.short_tokens:
@@ -138,7 +139,11 @@ def plan_step(
     are_several = len({item.client for item in everybody}) > 1
     if is_shared or are_several:
         tuning = _among_clients(tuning)
-    some = _in_turn(everybody, tuning.short_tokens, number) if are_several else everybody
+    some = everybody
+    if are_several:
+        some = _in_turn(everybody, tuning.short_tokens)
+        if number % LONG_EVERY == 0 and some is not everybody:
+            some, tuning = everybody, _among_clients(tuning)
     found = _plan_step(some, tuning, may_pause=may_pause, number=number)
     if found[0] or some is everybody:
         return found
@@ -192,10 +197,10 @@ def _plan_step(
     return slices + parts, chosen + items
 
 
-def _in_turn(pending: list[P], short_tokens: int, number: int) -> list[P]:
-    """Return what several clients have pending without the long requests whose turn it is not."""
-    if number % LONG_EVERY == 0:
-        return pending
+def _in_turn(pending: list[P], short_tokens: int) -> list[P]:
+    """Return what several clients have pending without the long requests beside short ones of
+    others; the same list where there are none.
+    """
     prompts = Counter[str]()  # tokens of prompts that are left, by client
     for item in pending:
         if item.num_scheduled < item.prefill_end:
@@ -209,7 +214,8 @@ def _in_turn(pending: list[P], short_tokens: int, number: int) -> list[P]:
         return item.num_scheduled - item.prompt_len < short_tokens
 
     short = {item.client for item in pending if is_short(item)}
-    return [item for item in pending if short <= {item.client} or is_short(item)]
+    some = [item for item in pending if short <= {item.client} or is_short(item)]
+    return pending if len(some) == len(pending) else some
 
 
 def num_encodings(
