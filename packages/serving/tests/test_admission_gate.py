@@ -1,7 +1,7 @@
 import asyncio
 from itertools import pairwise
 
-from spaninfer_serving.admission_gate import MOST_GROWTH, AdmissionGate
+from spaninfer_serving.admission_gate import MOST_GROWTH, SHARED_ROUNDS, SHARED_S, AdmissionGate
 from spaninfer_serving.fair_queue import Client
 
 ANN, BOB = Client("ann", "1"), Client("bob", "1")
@@ -42,6 +42,29 @@ def test_of_a_burst_one_enters_per_round_of_the_loop():
 
     assert log == list(range(8))
     assert all(after - before <= 1 for before, after in pairwise(found))
+
+
+def test_where_accounts_share_the_loop_rounds_without_an_entrance_come_in_between():
+    """For a while: later, one enters in each round again."""
+
+    async def drive():
+        loop = asyncio.get_running_loop()
+        gate, log, ahead_s = AdmissionGate(), [], 0.0
+        real, loop.time = loop.time, lambda: real() + ahead_s
+        await gate.enter(BOB)
+        rounds = []
+        for later_s in (0.0, 2 * SHARED_S):
+            ahead_s = later_s
+            log.clear()
+            tasks = [asyncio.ensure_future(entered(gate, log, i, ANN)) for i in range(8)]
+            found = []
+            while len(log) < len(tasks):
+                await asyncio.sleep(0)
+                found.append(len(log))
+            rounds.append([found.count(number) for number in range(2, 8)])
+        return rounds
+
+    assert driven(drive) == [[SHARED_ROUNDS] * 6, [1] * 6]
 
 
 def test_who_sends_one_request_enters_in_the_middle_of_anothers_burst():

@@ -1,5 +1,6 @@
 import pytest
 from spaninfer_engine import ConfigError
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.settings import Settings
 
 
@@ -100,3 +101,21 @@ def test_a_parser_of_tool_calls_is_one_that_there_is():
         Settings(tool_parser="chatty")
 
     assert Settings(tool_parser="hermes").tool_parser == "hermes"
+
+
+@pytest.mark.parametrize(
+    ("first", "account"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer two\r\n\r\n", "key 1"),
+        (b"POST / HTTP/1.1\r\nAUTHORIZATION:bearer  one \r\nHost: a\r\n\r\nbody", "key 0"),
+        (b"GET / HTTP/1.1\r\nx-api-key: two\r\n\r\n", "key 1"),
+        (b"GET / HTTP/1.1\r\nAuthorization: Bearer other\r\n\r\n", "here"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\nx\r\nAuthorization: Bearer two\r\n", "here"),  # a body
+        (b"GET / HTTP/1.1\r\nAuthorization: Bearer tw", "here"),  # the rest has not come
+        (b"\x16\x03\x01", "here"),
+    ],
+)
+def test_the_first_bytes_of_a_connection_say_whose_turn_it_takes(first, account):
+    settings = Settings(api_keys=("one", "two"))
+
+    assert settings.client_of_first(first, ("here", 5)) == Client(account, "here:5")

@@ -3,7 +3,9 @@
 The event loop runs all ready callbacks before it polls for I/O. Of 256 requests that arrive
 together, each takes 2 ms of it in several pieces, and a stream whose next token arrived meanwhile
 waited for all of them at each of its own pieces. So one request enters per round of the loop, and
-work under way proceeds in between.
+work under way proceeds in between. Then each round lasts as long as the work for one request, and
+the next one takes eight of them to the engine; so where several accounts send requests, there are
+rounds without a new one in between, which are short.
 """
 
 from __future__ import annotations
@@ -18,44 +20,62 @@ from spaninfer_serving.fair_queue import Client, FairQueue
 GROWTH = 1.1
 MOST_GROWTH = 4.0
 
+# Rounds per entrance, for so long after one account has entered behind another.
+SHARED_ROUNDS = 4
+SHARED_S = 1.0
+
 
 class AdmissionGate:
     """Lets one client's work in per round of the event loop, or per pause; fair among clients.
 
-    A pause lasts `pause_s`, and longer the longer somebody waits.
+    Where several accounts share the loop, one in `SHARED_ROUNDS`. A pause lasts `pause_s`, and
+    longer the longer somebody waits.
     To be used by the tasks of one event loop; where that has ended, by those of the next.
     """
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s, self._growth = pause_s, 1.0
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._waiting: FairQueue[tuple[asyncio.Future[None], Client]] = FairQueue()
         self._shut_by: asyncio.AbstractEventLoop | None = None  # in whose round somebody entered
+        self._account: str | None = None  # that entered last
+        self._shared_until_s = 0.0
 
     async def enter(self, client: Client, cost: int = 1) -> None:
         """Wait for the client's turn: the earliest virtual finish time goes first (FairQueue)."""
         loop = asyncio.get_running_loop()
         if self._shut_by is loop:
             turn = loop.create_future()
-            self._waiting.put(client, cost, turn)
+            self._waiting.put(client, cost, (turn, client))
             await turn
             return
         if self._shut_by is not None:  # a loop that will not open it any more
             self._waiting = FairQueue()
-        self._shut(loop)
+        self._shut(loop, client)
 
-    def _shut(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _shut(self, loop: asyncio.AbstractEventLoop, client: Client) -> None:
         self._shut_by = loop
         if self._pause_s:
             loop.call_later(self._pause_s * self._growth, self._open, loop)
+            return
+        now = loop.time()
+        if self._account not in (None, client.account):
+            self._shared_until_s = now + SHARED_S
+        self._account = client.account
+        loop.call_soon(self._wait, loop, SHARED_ROUNDS if now < self._shared_until_s else 1)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, rounds: int) -> None:
+        """Open behind so many rounds, this one among them."""
+        if rounds == 1:
+            self._open(loop)
         else:
-            loop.call_soon(self._open, loop)
+            loop.call_soon(self._wait, loop, rounds - 1)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next one in who still waits."""
         self._shut_by = None
         self._growth = min(self._growth * GROWTH, MOST_GROWTH) if len(self._waiting) else 1.0
         while len(self._waiting) and self._shut_by is None:
-            turn = self._waiting.take()
+            turn, client = self._waiting.take()
             if not turn.done():  # else its client has left
                 turn.set_result(None)
-                self._shut(loop)
+                self._shut(loop, client)

@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
 
-# asyncio accepts so many before it looks at the first, and frees the descriptor of one that is
-# closed three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio logs
-# each attempt then: 62 MB in 26 s.
+# On Windows asyncio accepts so many before it looks at the first, and frees the descriptor of a
+# closed one three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio
+# logs each attempt then: 62 MB in 26 s. (Elsewhere: acceptor.py.)
 ACCEPTED_AT_ONCE = 8
 
-# Descriptors that are not for connections: four such rounds, and files that are opened later.
+# Descriptors that are not for connections: those of some rounds, and files that are opened later.
 RESERVED = 64
 
 SAY_EVERY_S = 1.0
@@ -49,10 +49,12 @@ class ConnectionSlots:
         self.waiting: dict[Connection, None] = {}  # for their clients; the longest time first
         self._num_closed, self._said_at = 0, -SAY_EVERY_S
 
-    def make_room(self, num_taken: int) -> None:
-        """Close one of those that wait, the new one among them, where all places are taken."""
+    def make_room(self, num_taken: int) -> bool:
+        """Close one of those that wait, the new one among them, where all places are taken; return
+        whether that was so.
+        """
         if num_taken <= self.num:
-            return
+            return False
         next(iter(self.waiting)).give_way()
         self._num_closed += 1
         now = monotonic()
@@ -64,6 +66,7 @@ class ConnectionSlots:
                 self._num_closed,
             )
             self._num_closed, self._said_at = 0, now
+        return True
 
 
 def provide() -> ConnectionSlots:

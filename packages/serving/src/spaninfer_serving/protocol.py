@@ -47,9 +47,12 @@ class BoundedProtocol(H11Protocol):
     _num_unread = 0  # bytes of answers in the transport's buffer, when the timer was set
     _num_discarded = 0  # bytes of a body that came behind its answer
 
-    def __init__(self, *arguments: Any, places: ConnectionSlots, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, places: ConnectionSlots, first: bytes = b"", **options: Any
+    ) -> None:
+        """`first` has been read of the connection already."""
         super().__init__(*arguments, **options)
-        self._places = places
+        self._places, self._first = places, first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request, if there is a place for this connection."""
@@ -58,9 +61,17 @@ class BoundedProtocol(H11Protocol):
         self._wait_for_head()
         self._note_turn()
         self._places.make_room(len(self.connections))
+        if self._first:  # not here: asyncio begins to read behind this, even if that was paused
+            self.loop.call_soon(self._take_first)
+
+    def _take_first(self) -> None:
+        if self._first and not self.transport.is_closing():
+            self.data_received(b"")
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes, and see whether they brought the head to an end."""
+        if self._first:
+            data, self._first = self._first + data, b""
         if self._is_answered and self._owes_body:
             self._num_discarded += len(data)
             if self._num_discarded > DISCARD_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import socket
@@ -20,7 +21,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spaninfer_serving import access_log, connection_slots
+from spaninfer_serving.acceptor import Acceptor, Entrance
 from spaninfer_serving.app import create_app
+from spaninfer_serving.connection_slots import ConnectionSlots
 from spaninfer_serving.engine_client import EngineClient
 from spaninfer_serving.figures import Figures
 from spaninfer_serving.protocol import BoundedProtocol
@@ -44,6 +47,8 @@ UNREAD_BYTES = 1 << 18
 # thread waits so long at each of a step's calls of kernels: of 8 requests (the bundled model), a
 # step took 32 to 46 ms with Python's own 5 ms, 18 to 23 with this, 12 to 21 with the loop at rest.
 SWITCH_S = 0.5e-3
+
+_IS_WINDOWS = sys.platform == "win32"  # whose event loop does not watch sockets: it accepts itself
 
 QUEUE = 2048  # connections that the system holds until they are accepted
 
@@ -127,19 +132,50 @@ class Server(uvicorn.Server):
         figures: Figures | None = None,
     ) -> None:
         local_only = not settings.needs_key and not settings.no_auth
-        self._app = create_app(engine, settings, local_only=local_only, figures=figures)
-        super().__init__(_config(self._app, settings))
+        self._figures = figures or Figures.own()
+        self._app = create_app(engine, settings, local_only=local_only, figures=self._figures)
+        self._slots = connection_slots.provide()
+        super().__init__(_config(self._app, settings, self._slots))
         self._service: Service = self._app.state.service
+        self._acceptors: list[Acceptor] = []
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Take connections from listeners, and say so."""
         await run_in_threadpool(self._use_once)
-        await super().startup(sockets)
+        await super().startup(sockets if _IS_WINDOWS else [])
         if self.started:
             for listener in sockets or ():
-                listener.listen(QUEUE)  # `backlog` is also what asyncio accepts at once
+                listener.listen(QUEUE)  # on Windows, asyncio has said less: what it accepts at once
+                if not _IS_WINDOWS:
+                    self._accept_from(listener)
             self._announce()
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        entrance = Entrance(
+            make=self._protocol,
+            client_of=self._service.settings.client_of_first,
+            num_inside=lambda: len(self.server_state.connections),
+            slots=self._slots,
+        )
+        acceptor = Acceptor(listener, entrance, self._figures)
+        acceptor.open()
+        self._acceptors.append(acceptor)
+
+    def _protocol(self, first: bytes) -> asyncio.Protocol:
+        """Return the protocol of a connection of which something has been read."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            first=first,
+        )
+        return made
+
+    async def on_tick(self, counter: int) -> bool:
+        """Note how many connections there are, ten times a second."""
+        self._figures.num_connections = sum(each.num_connections for each in self._acceptors)
+        return await super().on_tick(counter)
 
     def _use_once(self) -> None:
         """Import now what is imported on first use: later there may be no file descriptor left.
@@ -162,6 +198,8 @@ class Server(uvicorn.Server):
                 running,
                 self._service.settings.drain_s,
             )
+        for acceptor in self._acceptors:
+            await acceptor.close()
         await super().shutdown(sockets)
         await run_in_threadpool(self._service.close)
 
@@ -178,11 +216,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, slots: ConnectionSlots) -> uvicorn.Config:
     return uvicorn.Config(
         _called_directly(app),
         log_level="error",  # every bad request would be a warning
-        http=partial(BoundedProtocol, places=connection_slots.provide()),  # type: ignore[arg-type]
+        http=partial(BoundedProtocol, places=slots),  # type: ignore[arg-type]
         ws="none",
         backlog=connection_slots.ACCEPTED_AT_ONCE,
         timeout_keep_alive=IDLE_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ MIB = 1 << 20
 BODY_BYTES_PER_TOKEN = 32
 MEDIA_BODY_BYTES = 48 * MIB  # an image of 32 MiB in base64, or some dozens of photographs
 BODY_BYTES = 2 * MIB  # for what is not the prompt, and for lists of short prompts
+
+_KEY_FIELD = re.compile(
+    rb"\r\n(?:authorization:[ \t]*bearer +|x-api-key:[ \t]*)([!-~]+)[ \t]*(?:\r\n|$)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,14 @@ class Settings:
             for known in self.user_keys:
                 account = account_of(known) if known.sha256 == given else account
         return Client(account, f"{host}:{port}")
+
+    def client_of_first(self, first: bytes, address: Sequence[Any]) -> Client:
+        """Return whose connection it is that begins with these bytes; by host without a whole
+        field that holds a key. It says whose turn it is, not who is let in.
+        """
+        head, _, _ = first.partition(b"\r\n\r\n")
+        found = _KEY_FIELD.search(head)
+        return self.client_of(found[1].decode("ascii") if found else None, address)
 
     def caller_of(self, authorization: str, address: Sequence[Any] | None) -> Caller:
         """Return who sends a request with this Authorization header, empty for none."""
