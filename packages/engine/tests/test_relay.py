@@ -1,10 +1,16 @@
 """Tokens whose text is made elsewhere."""
 
+from threading import enumerate as enumerate_threads
+from time import sleep
+from typing import Any
+
 import numpy as np
 import pytest
-from assembled import VOCAB, engine, wait_until
+from assembled import VOCAB, assert_spans_come_back, engine, wait_until
+from checking import BlockedRunner, CheckingRunner
 from spaninfer_engine import Engine, FinishReason, InvalidPrompt, Placement, SamplingParams
 from spaninfer_engine.logprobs import Entry
+from spaninfer_engine.plan import StepPlan
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
@@ -50,7 +56,9 @@ class Choice:
 
 def _start(running: Engine, relay: Relay, sampling: SamplingParams = GREEDY):
     ids = np.array([1, 2, 3], np.int64)
-    return running.start_relayed(ids, sampling, Placement(), relay)
+    request = running.start_relayed(ids, sampling, Placement(), relay)
+    running.hand_over()
+    return request
 
 
 @pytest.mark.parametrize("is_read_at_end", [False, True])
@@ -115,3 +123,72 @@ def test_where_a_step_fails_relays_get_the_error(monkeypatch: pytest.MonkeyPatch
         wait_until(lambda: bool(relay.ended))
         assert relay.ended[0].reason is FinishReason.ERROR
         assert isinstance(relay.ended[0].error, MemoryError)
+
+
+class Counting(CheckingRunner):
+    """Notes how many sequences each step has."""
+
+    def __init__(self) -> None:
+        super().__init__(4, (100,), vocab=VOCAB)
+        self.sizes: list[int] = []
+
+    def start(self, plan: StepPlan) -> Any:
+        self.sizes.append(len(plan.slices))
+        return super().start(plan)
+
+
+FOUR = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+
+
+def _hold(running: Engine, relay: Relay, first: int, sampling: SamplingParams = FOUR) -> Any:
+    return running.start_relayed(np.array([first, 1], np.int64), sampling, Placement(), relay)
+
+
+@pytest.mark.parametrize("how", ["handed over", "by a request that is not relayed"])
+def test_relayed_requests_wait_for_each_other_and_begin_together(how: str) -> None:
+    runner = Counting()
+    with engine(runner) as running:
+        relays = [Relay() for _ in range(5)]
+        for first, relay in enumerate(relays):
+            _hold(running, relay, first)
+        sleep(0.05)
+        assert not any(relay.tokens for relay in relays)
+        if how == "handed over":
+            running.hand_over()
+        else:
+            assert list(running.start_request([5, 1], FOUR)[1])
+        wait_until(lambda: all(relay.ended for relay in relays))
+        assert all(len(relay.tokens[0]) == 4 for relay in relays)
+    assert runner.sizes == [5 if how == "handed over" else 6] * 4
+
+
+def test_a_waiting_request_that_is_stopped_ends_and_lets_the_others_begin() -> None:
+    with engine() as running:
+        stopped, other = Relay(), Relay()
+        request = _hold(running, stopped, 1, SamplingParams(ignore_eos=True))
+        _hold(running, other, 2)
+        running.stop_relayed(request, 0, FinishReason.STOPPED)
+        wait_until(lambda: bool(stopped.ended and other.ended))
+        assert stopped.ended[0].reason is FinishReason.STOPPED
+        assert len(other.tokens[0]) == 4
+        assert_spans_come_back(running)
+
+
+def test_closing_and_failing_answer_requests_that_wait() -> None:
+    running, relay = engine(), Relay()
+    _hold(running, relay, 1, SamplingParams(ignore_eos=True))
+    running.close()
+    assert [end.reason for end in relay.ended] == [FinishReason.STOPPED]
+
+    before = set(enumerate_threads())
+    runner, relay = BlockedRunner(4, (100,), vocab=VOCAB), Relay()
+    hung = engine(runner, step_timeout_s=0.2)
+    begun = hung.start_request([1], FOUR)[1]
+    runner.wait_for_step()
+    _hold(hung, relay, 2)
+    assert list(begun)[-1].error is not None
+    wait_until(lambda: bool(relay.ended))
+    assert relay.ended[0].reason is FinishReason.ERROR
+    runner.go()
+    wait_until(lambda: set(enumerate_threads()) <= before)
+    hung.close()

@@ -12,14 +12,13 @@ from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.config import KVOffload, Resolved
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
+from spaninfer_engine.encoder_front import EncoderFront
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.kv_cache_manager import CacheShape, OpenDisk
 from spaninfer_engine.schedule.scheduler import Scheduler
 from spaninfer_engine.spec.nodes import Decoder, Encoder
 from spaninfer_engine.startup.components import Parts, PlanRunner
-from spaninfer_engine.text.templated_pairs import TemplatedPairs
-from spaninfer_engine.text.tokenizer import Tokenizer
 
 
 def core_of(parts: Parts) -> Core | Embedder:
@@ -28,21 +27,14 @@ def core_of(parts: Parts) -> Core | Embedder:
     match parts.model, parts.runner:
         case Encoder() as encoder, EmbeddingRunner() as runner:
             assert parts.head is not None
-            return Embedder(encoder, runner, parts.head, _with_pairs(parts, encoder), resolved)
+            front = EncoderFront.new(encoder, tokenizer, parts.template, resolved.max_len)
+            return Embedder(front, runner, parts.head, resolved)
         case Decoder() as decoder, runner if not isinstance(runner, EmbeddingRunner):
             shape = _cache_shape(decoder, resolved)
             limits = _limits(decoder, resolved, shape)
             scheduler = Scheduler(limits, shape, _open_disk(parts, runner))
             return Core(scheduler, runner, tokenizer, resolved.step_timeout_s)
     raise AssertionError("the runner is another model's")
-
-
-def _with_pairs(parts: Parts, encoder: Encoder) -> Tokenizer | TemplatedPairs:
-    """Return what makes ids of an encoder's texts and pairs."""
-    pairs = encoder.text.pairs
-    if pairs is None:
-        return parts.tokenizer
-    return TemplatedPairs(parts.tokenizer, parts.template, pairs)
 
 
 def _open_disk(parts: Parts, runner: PlanRunner) -> OpenDisk | None:

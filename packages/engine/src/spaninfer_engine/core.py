@@ -57,6 +57,12 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Add:
     opened: RequestStarted
+    is_held: bool  # until the next command of any other kind
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    """Requests that were held may begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ class _Wake:
     """Spans have been read from disk, or written to it."""
 
 
-_Command: TypeAlias = _Add | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop | _Wake
+_Command: TypeAlias = _Add | _HandOver | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop | _Wake
 
 
 class Core:
@@ -118,7 +124,9 @@ class Core:
         self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
         self._finished_at = 0.0  # the newest step whose outcome is here
         self._opened: list[RequestStarted] = []  # the writer has not heard of them
-        self._inbox: SimpleQueue[_Command] = SimpleQueue()
+        self._held: list[RequestStarted] = []  # taken in, but the scheduler has not heard of them
+        self._inbox: deque[_Command] = deque()
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # one for each command but held requests
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # sequences ever
         self._num_submitted_tokens = 0  # of their prompts
@@ -133,9 +141,12 @@ class Core:
         self._thread.start()
 
     def submit(
-        self, request: Request, queue: ResultQueue | TokenRelay
+        self, request: Request, queue: ResultQueue | TokenRelay, *, hold: bool = False
     ) -> tuple[SequenceState, ...]:
-        """Let a request wait, or raise why it may not; what it produces goes to the queue."""
+        """Let a request wait, or raise why it may not; what it produces goes to the queue.
+
+        With `hold` it begins at the next `hand_over`, or command of any other kind.
+        """
         with self._lock:
             if self.state is not EngineState.RUNNING:
                 raise EngineClosed(self._why_closed()) from self.failure
@@ -145,8 +156,21 @@ class Core:
             seqs = self.scheduler.kv_cache.sequences_of(request, admission.limit)
             self._num_submitted += len(seqs)
             self._num_submitted_tokens += num_prompt_tokens(request)
-            self._inbox.put(_Add(RequestStarted(seqs, queue)))
+            added = _Add(RequestStarted(seqs, queue), hold)
+            if hold:  # an idle loop sleeps on
+                self._inbox.append(added)
+            else:
+                self._send(added)
             return seqs
+
+    def hand_over(self) -> None:
+        """Let requests begin that were held; returns at once."""
+        self._send(_HandOver())
+
+    def _send(self, command: _Command) -> None:
+        """Send the loop a command, from any thread, and without a lock."""
+        self._inbox.append(command)
+        self._wakes.put(None)
 
     def _queued(self) -> Queued:
         """Return what waits; to be called with the lock."""
@@ -177,16 +201,16 @@ class Core:
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """End sequences before the next step; returns at once."""
-        self._inbox.put(_Stop(seq_ids, reason))
+        self._send(_Stop(seq_ids, reason))
 
     def freeze(self, *, is_frozen: bool) -> None:
         """Plan no more steps, or plan them again; returns at once. Closing ends it."""
-        self._inbox.put(_Freeze(is_frozen))
+        self._send(_Freeze(is_frozen))
 
     def forget_prefixes(self) -> None:
         """Share nothing computed so far with requests that are submitted from now on."""
         self.scheduler.kv_cache.begin_epoch()
-        self._inbox.put(_ForgetPrefixes())
+        self._send(_ForgetPrefixes())
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
@@ -195,7 +219,7 @@ class Core:
         with self._lock:
             if self.state is EngineState.RUNNING:
                 self.state = EngineState.DRAINING
-            self._inbox.put(_Close(monotonic() + drain_s))
+            self._send(_Close(monotonic() + drain_s))
         if patience_s is None:
             self._is_over.wait()
         elif not self._is_over.wait(drain_s + patience_s):
@@ -212,10 +236,10 @@ class Core:
 
         Python drops objects in any thread, wherever that is: here it may take no lock.
         """
-        self._inbox.put(_Drop())
+        self._send(_Drop())
 
     def _work(self) -> None:
-        self.scheduler.kv_cache.wake_with(partial(self._inbox.put, _Wake()))
+        self.scheduler.kv_cache.wake_with(partial(self._send, _Wake()))
         try:
             with (
                 self._gc_freeze,
@@ -264,29 +288,31 @@ class Core:
         """Take in every command there is; with nothing else to do, wait for one."""
         if self.scheduler.is_idle or (self._is_frozen and not self._started):
             self._hand_on(now=True)
-            self._take(self._wait())
+            self._wait()
         elif self._is_stalled:  # deadlines go on
             with suppress(Empty):
-                self._take(self._inbox.get(timeout=STALLED_S))
-        while not self._inbox.empty():
-            self._take(self._inbox.get())
+                self._wakes.get(timeout=STALLED_S)
+        while not self._wakes.empty():
+            self._wakes.get()
+        while self._inbox:
+            self._take(self._inbox.popleft())
 
-    def _wait(self) -> _Command:
-        """Return the next command; do idle work while none arrives."""
+    def _wait(self) -> None:
+        """Wait for the next command; do idle work while none arrives."""
         with suppress(Empty):
-            return self._inbox.get(timeout=PUBLISH_AFTER_S)
+            return self._wakes.get(timeout=PUBLISH_AFTER_S)
         self.scheduler.publish_computed()
         self._copy_spans()
         with suppress(Empty):
-            return self._inbox.get(timeout=IDLE_WORK_AFTER_S)
-        while self._inbox.empty() and self._runner.run_idle_work():
+            return self._wakes.get(timeout=IDLE_WORK_AFTER_S)
+        while self._wakes.empty() and self._runner.run_idle_work():
             pass
         with suppress(Empty):
-            return self._inbox.get(timeout=CHECK_AFTER_S)
+            return self._wakes.get(timeout=CHECK_AFTER_S)
         self.scheduler.check()
         while True:
             with suppress(Empty):
-                return self._inbox.get(timeout=self._idle_s())
+                return self._wakes.get(timeout=self._idle_s())
             self.scheduler.kv_cache.expire()
             self._copy_spans()
 
@@ -296,10 +322,14 @@ class Core:
         return None if isinf(left_s) else min(max(left_s, EXPIRE_EVERY_S), LOOK_AFTER_S)
 
     def _take(self, command: _Command) -> None:
+        if isinstance(command, _Add):
+            self._opened.append(command.opened)  # first: whatever fails now, it will be answered
+            self._held.append(command.opened)
+            if command.is_held:
+                return
+        while self._held:
+            self.scheduler.add(self._held.pop(0).seqs)
         match command:
-            case _Add(opened):
-                self._opened.append(opened)  # first: whatever fails now, it will be answered
-                self.scheduler.add(opened.seqs)
             case _Stop(seq_ids, reason):
                 self.scheduler.stop(seq_ids, monotonic(), reason)
             case _Close(at):
@@ -310,7 +340,7 @@ class Core:
                 self.scheduler.forget_prefixes()
             case _Drop():
                 self._is_dropped = True
-            case _Wake():
+            case _Add() | _HandOver() | _Wake():
                 pass
 
     def _step(self) -> None:
@@ -375,15 +405,16 @@ class Core:
         """Answer every request with an error, now and from now on; return the sequences that the
         scheduler has not heard of.
         """
-        late: list[SequenceState] = []
         with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
             if self.failure is None:
                 self.state, self.failure = EngineState.FAILED, error
-            while not self._inbox.empty():
-                command = self._inbox.get_nowait()
+            held = list(self._held)
+            while self._inbox:
+                command = self._inbox.popleft()
                 if isinstance(command, _Add):
                     self._opened.append(command.opened)
-                    late += command.opened.seqs
+                    held.append(command.opened)
+            late = [seq for opened in held for seq in opened.seqs]
             self._hand_on_opened()
             self._output_processor.put(EngineFailed(self.failure))
         return late

@@ -20,7 +20,7 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.core import Core
 from spaninfer_engine.embedder import Embedder
 from spaninfer_engine.errors import InvalidPrompt, QueueFull, UnsupportedTask
-from spaninfer_engine.frontend import Frontend
+from spaninfer_engine.frontend import TASK_HINTS, Frontend
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.intake import Intake
 from spaninfer_engine.keywords import (
@@ -49,19 +49,10 @@ from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import FrontParts, Parts
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
-from spaninfer_engine.texts import Task, Text, probabilities_of, vectors_of
+from spaninfer_engine.texts import Text
 
 if TYPE_CHECKING:
     pass
-
-TASK_HINTS: Mapping[Task, str] = {
-    "generate": "load a decoder to generate",
-    "embed": "vectors of texts need an encoder such as a BERT, or a decoder beside whose weights "
-    "modules.json says how it is pooled",
-    "score": "scores need a cross-encoder with one label, or a model that embeds",
-    "classify": "labels need a model for sequence classification",
-}
-"""What to load for each task."""
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -100,6 +91,7 @@ class Engine(Frontend, Resource):
                 template=parts.template,
                 sampling=parts.sampling,
                 media=parts.media,
+                encoder=self._core.front if isinstance(self._core, Embedder) else None,
             )
         )
         self._started_s = monotonic()
@@ -136,12 +128,18 @@ class Engine(Frontend, Resource):
         placement: Placement,
         relay: TokenRelay,
     ) -> RelayedRequest:
-        """Let a prompt wait for its turn, whose text is made elsewhere: its tokens go to the relay.
-
-        Raises as `start_request` does.
+        """Let a prompt wait for `hand_over`, whose text is made elsewhere: its tokens go to the
+        relay. Raises as `start_request` does, UnsupportedTask for a model that does not generate.
         """
         request = self._intake.request(prompt, sampling, placement)
-        return RelayedRequest(self._core.submit(request, relay))
+        return RelayedRequest(self._decoding().submit(request, relay, hold=True))
+
+    def hand_over(self) -> None:
+        """Let relayed requests begin; returns at once. The next command of any kind does as well.
+
+        Raises UnsupportedTask for a model that does not generate.
+        """
+        self._decoding().hand_over()
 
     def stop_relayed(self, request: RelayedRequest, index: int, reason: FinishReason) -> None:
         """End a choice of a relayed request before the next step."""
@@ -292,14 +290,14 @@ class Engine(Frontend, Resource):
         unless its end may be left out (`truncate`); InvalidPrompt, EngineClosed, NoMemory;
         UnsupportedTask for a model that gives no vectors.
         """
-        embedder = self._for("embed")
-        prefix = prompt if prompt_name is None else embedder.prompt_called(prompt_name)
+        front = self._for("embed")
+        prefix = prompt if prompt_name is None else front.prompt_called(prompt_name)
         given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
         asked = [
-            embedder.text(each, number=number, truncate=truncate, prefix=prefix)
+            front.text(each, number=number, truncate=truncate, prefix=prefix)
             for number, each in enumerate(given)
         ]
-        return self.vectors_of(embedder.rows(asked), normalize=normalize, dimensions=dimensions)
+        return self.vectors_of(self.rows_of(asked), normalize=normalize, dimensions=dimensions)
 
     def classify(
         self, texts: Prompt | Sequence[Prompt], *, truncate: bool = False
@@ -308,13 +306,12 @@ class Engine(Frontend, Resource):
 
         Raises as `embed` does; UnsupportedTask for a model that is no classifier.
         """
-        embedder = self._for("classify")
+        front = self._for("classify")
         given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
         asked = [
-            embedder.text(each, number=number, truncate=truncate)
-            for number, each in enumerate(given)
+            front.text(each, number=number, truncate=truncate) for number, each in enumerate(given)
         ]
-        return self.probabilities_of(embedder.rows(asked))
+        return self.probabilities_of(self.rows_of(asked))
 
     def score(
         self, query: str | Sequence[str], documents: Sequence[str], *, truncate: bool = False
@@ -325,7 +322,6 @@ class Engine(Frontend, Resource):
         models it is the cosine of the vectors. Raises as `embed` does; InvalidPrompt where there
         are as many queries neither as documents nor as one.
         """
-        embedder = self._for("score")
         queries = [query] * len(documents) if isinstance(query, str) else query
         if len(queries) != len(documents):
             raise InvalidPrompt(
@@ -333,91 +329,15 @@ class Engine(Frontend, Resource):
                 "query, or as many as documents"
             )
         asked = self.encode_pairs(queries, documents, truncate=truncate)
-        return self.scores_of(embedder.rows(asked), len(documents))
-
-    @property
-    def tasks(self) -> frozenset[Task]:
-        """The tasks that the model supports."""
-        return self._core.tasks if isinstance(self._core, Embedder) else super().tasks
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of a classifier's labels; empty for other models."""
-        labels = self._for("classify").encoder.labels if "classify" in self.tasks else None
-        return () if labels is None else labels.names
-
-    @property
-    def width(self) -> int:
-        """Channels of the vectors that `embed` returns by default."""
-        return self._for_texts().encoder.width
+        return self.scores_of(self.rows_of(asked), len(documents))
 
     # ---- texts whose steps somebody else forms (servers) -----------------------------------------
 
-    def encode_text(
-        self,
-        text: Prompt,
-        *,
-        number: int = 0,
-        truncate: bool = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> Text:
-        """Return a text as tokens, for `rows_of`; raises as `embed` and `classify` do."""
-        embedder = self._for_texts()
-        prefix = prompt if prompt_name is None else embedder.prompt_called(prompt_name)
-        return embedder.text(text, number=number, truncate=truncate, prefix=prefix)
-
-    def encode_pairs(
-        self, queries: Sequence[str], documents: Sequence[str], *, truncate: bool = False
-    ) -> list[Text]:
-        """Return what `rows_of` is given for the scores of pairs, which `scores_of` reads.
-
-        Of a cross-encoder a text per pair; of others the documents, then the different queries
-        in the order of their first pairs, and one for each pair again where they are not one.
-        """
-        embedder = self._for("score")
-        if embedder.encoder.labels is not None:
-            pairs = zip(queries, documents, strict=True)
-            return [
-                embedder.pair(*pair, number=number, truncate=truncate)
-                for number, pair in enumerate(pairs)
-            ]
-        asked = [*documents, *(queries[:1] if len(set(queries)) == 1 else queries)]
-        return [
-            embedder.text(each, number=number, truncate=truncate)
-            for number, each in enumerate(asked)
-        ]
-
     def rows_of(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Return the rows [N C] of N texts: pooled hidden states, or logits of labels."""
-        return self._for_texts().rows(texts)
-
-    def vectors_of(
-        self,
-        rows: NDArray[np.float32],
-        *,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Return rows as `embed` returns them; InvalidSampling for impossible `dimensions`."""
-        unasked = self._for("embed").encoder.pool.normalise
-        normalise = unasked if normalize is None else normalize
-        return vectors_of(rows, normalise=normalise, dimensions=dimensions)
-
-    def probabilities_of(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return rows as `classify` returns them."""
-        labels = self._for("classify").encoder.labels
-        assert labels is not None
-        return probabilities_of(rows, labels.activation)
-
-    def scores_of(self, rows: NDArray[np.float32], num_documents: int) -> NDArray[np.float32]:
-        """Return the scores [N] of the rows of `encode_pairs`."""
-        labels = self._for("score").encoder.labels
-        if labels is not None:
-            return probabilities_of(rows, labels.activation)[:, 0]
-        unit = vectors_of(rows, normalise=True)
-        cosines: NDArray[np.float32] = (unit[:num_documents] * unit[num_documents:]).sum(1)
-        return cosines
+        if isinstance(self._core, Embedder):
+            return self._core.rows(texts)
+        raise self._generates()
 
     def stats(self) -> EngineStats:
         """Return what the engine has done and is doing."""
@@ -449,28 +369,11 @@ class Engine(Frontend, Resource):
             f"{made.backend}, {made.dtype}, context {self.context}: {self._core.state.value}>"
         )
 
-    def _for(self, task: Task) -> Embedder:
-        """Return what computes texts; UnsupportedTask where the model is not for the task."""
-        if task in self.tasks:
-            return self._for_texts()
-        able = ", ".join(sorted(self.tasks))
-        raise UnsupportedTask(
-            f"this model ({self.resolved.architecture}) does not {task}; {TASK_HINTS[task]}"
-            f"; what it is for: {able}"
-        )
-
     def _decoding(self) -> Core:
         if isinstance(self._core, Core):
             return self._core
         raise UnsupportedTask(
             f"this model ({self.resolved.architecture}) does not generate; {TASK_HINTS['generate']}"
-        )
-
-    def _for_texts(self) -> Embedder:
-        if isinstance(self._core, Embedder):
-            return self._core
-        raise UnsupportedTask(
-            f"this model is a decoder, which generates (Engine.generate); {TASK_HINTS['embed']}"
         )
 
     def _generate(

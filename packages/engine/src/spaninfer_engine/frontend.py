@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.conversations import Conversations
+from spaninfer_engine.encoder_front import EncoderFront
+from spaninfer_engine.errors import UnsupportedTask
+from spaninfer_engine.prompts import Prompt
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.startup.components import FrontParts
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.template import Prompt as RenderedPrompt
 from spaninfer_engine.text.tokenizer import Tokenizer
-from spaninfer_engine.texts import Task
+from spaninfer_engine.texts import Rows, Task, Text
 
 if TYPE_CHECKING:
     from spaninfer_engine.preprocess.prepared import PreparedMedia
     from spaninfer_engine.preprocess.processor import MediaProcessor
+
+TASK_HINTS: Mapping[Task, str] = {
+    "generate": "load a decoder to generate",
+    "embed": "vectors of texts need an encoder such as a BERT, or a decoder beside whose weights "
+    "modules.json says how it is pooled",
+    "score": "scores need a cross-encoder with one label, or a model that embeds",
+    "classify": "labels need a model for sequence classification",
+}
+"""What to load for each task."""
 
 
 class Frontend:
@@ -66,7 +78,8 @@ class Frontend:
     @property
     def tasks(self) -> frozenset[Task]:
         """The tasks that the model supports."""
-        return frozenset({"generate"})
+        encoder = self._front.encoder
+        return frozenset({"generate"}) if encoder is None else encoder.tasks
 
     def encode_chat(
         self,
@@ -131,3 +144,75 @@ class Frontend:
     def media_processor(self) -> MediaProcessor | None:
         """The media preprocessor of the model; None for text models."""
         return self._conversations.processor()
+
+    # ---- texts whose steps somebody else forms (servers) -----------------------------------------
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of a classifier's labels; empty for other models."""
+        encoder = self._front.encoder
+        return () if encoder is None else encoder.labels
+
+    @property
+    def width(self) -> int:
+        """Channels of the vectors of texts by default."""
+        return self._encoder().encoder.width
+
+    def encode_text(
+        self,
+        text: Prompt,
+        *,
+        number: int = 0,
+        truncate: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> Text:
+        """Return a text as tokens, for `Engine.rows_of`; raises as `Engine.embed` does."""
+        front = self._encoder()
+        prefix = prompt if prompt_name is None else front.prompt_called(prompt_name)
+        return front.text(text, number=number, truncate=truncate, prefix=prefix)
+
+    def encode_pairs(
+        self, queries: Sequence[str], documents: Sequence[str], *, truncate: bool = False
+    ) -> list[Text]:
+        """Return what `Engine.rows_of` is given for the scores of pairs, which `scores_of` reads.
+
+        Of a cross-encoder a text per pair; of others the documents, then the different queries
+        in the order of their first pairs, and one for each pair again where they are not one.
+        """
+        return self._for("score").pairs(queries, documents, truncate=truncate)
+
+    def vectors_of(
+        self, rows: Rows, *, normalize: bool | None = None, dimensions: int | None = None
+    ) -> Rows:
+        """Return rows as `Engine.embed` returns them; InvalidSampling for other `dimensions`."""
+        return self._for("embed").vectors(rows, normalize=normalize, dimensions=dimensions)
+
+    def probabilities_of(self, rows: Rows) -> Rows:
+        """Return rows as `Engine.classify` returns them."""
+        return self._for("classify").probabilities(rows)
+
+    def scores_of(self, rows: Rows, num_documents: int) -> Rows:
+        """Return the scores [N] of the rows of `encode_pairs`."""
+        return self._for("score").scores(rows, num_documents)
+
+    def _for(self, task: Task) -> EncoderFront:
+        """Return the front of texts; UnsupportedTask where the model is not for the task."""
+        if task in self.tasks:
+            return self._encoder()
+        able = ", ".join(sorted(self.tasks))
+        raise UnsupportedTask(
+            f"this model ({self.resolved.architecture}) does not {task}; {TASK_HINTS[task]}"
+            f"; what it is for: {able}"
+        )
+
+    def _encoder(self) -> EncoderFront:
+        if self._front.encoder is None:
+            raise self._generates()
+        return self._front.encoder
+
+    def _generates(self) -> UnsupportedTask:
+        """Return the refusal of texts to embed or rank."""
+        return UnsupportedTask(
+            f"this model is a decoder, which generates (Engine.generate); {TASK_HINTS['embed']}"
+        )

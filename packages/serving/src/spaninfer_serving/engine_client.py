@@ -8,10 +8,14 @@ from typing import Protocol
 
 from spaninfer_engine import AsyncEngine, CacheMap, Engine, EngineStats, OutputStream
 from spaninfer_engine.frontend import Frontend
+from spaninfer_engine.texts import Rows, Text
 
 from spaninfer_serving.engine_control import EngineControl, StartRequest
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.gate import Gate
+from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.wire.admin import PauseMode, PauseState
 
 LOGGERS = ("spaninfer_serving", "spaninfer_engine")
@@ -39,6 +43,24 @@ class EngineClient(Protocol):
 
     async def admit(self, account: str, num_tokens: int) -> None:
         """Count a request that does not generate; Problem 429 where its key has to wait."""
+        ...
+
+    async def rows(self, client: Client, texts: Sequence[Text]) -> tuple[Rows, float]:
+        """Return the rows of texts, and when their first step began, as TextBatcher.rows does."""
+        ...
+
+    async def keep_response(self, account: str, response_id: str, stored: StoredResponse) -> None:
+        """Keep a response for its account."""
+        ...
+
+    async def kept_response(
+        self, account: str, response_id: str, param: str | None = None
+    ) -> StoredResponse:
+        """Return a response that is kept; Problem 404, about a parameter, where there is none."""
+        ...
+
+    async def forget_response(self, account: str, response_id: str) -> None:
+        """Forget a response; Problem 404 where there is none."""
         ...
 
     async def stats(self) -> EngineStats:
@@ -88,6 +110,7 @@ class LocalClient:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine, self._streams = engine, AsyncEngine(engine)
         self.control = EngineControl.new(engine, settings)
+        self._batcher = TextBatcher(engine)
 
     @property
     def front(self) -> Frontend:
@@ -116,6 +139,24 @@ class LocalClient:
     async def admit(self, account: str, num_tokens: int) -> None:
         """Count a request that does not generate."""
         self.control.in_flight.admit(account, num_tokens)
+
+    async def rows(self, client: Client, texts: Sequence[Text]) -> tuple[Rows, float]:
+        """Return the rows of texts."""
+        return await self._batcher.rows(client, texts)
+
+    async def keep_response(self, account: str, response_id: str, stored: StoredResponse) -> None:
+        """Keep a response."""
+        self.control.stored.put(account, response_id, stored)
+
+    async def kept_response(
+        self, account: str, response_id: str, param: str | None = None
+    ) -> StoredResponse:
+        """Return a response that is kept."""
+        return self.control.stored.get(account, response_id, param)
+
+    async def forget_response(self, account: str, response_id: str) -> None:
+        """Forget a response."""
+        self.control.stored.delete(account, response_id)
 
     async def stats(self) -> EngineStats:
         """Return the engine's numbers."""

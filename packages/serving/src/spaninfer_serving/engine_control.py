@@ -11,6 +11,7 @@ from spaninfer_engine import Engine, Placement, SamplingParams
 
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight, Running
+from spaninfer_serving.responses_api.store import STORED_BYTES, ResponseStore
 from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.wire.admin import PauseMode, PauseState
 
@@ -40,17 +41,24 @@ class StartRequest:
 
 @dataclass(slots=True)
 class EngineControl:
-    """An engine with its gate and the requests that it answers; for the tasks of one event loop."""
+    """An engine with its gate, the requests that it answers and the responses that are kept; for
+    the tasks of one event loop.
+    """
 
     engine: Engine
     in_flight: InFlight
+    stored: ResponseStore
     gate: Gate = field(default_factory=Gate)
     is_frozen: bool = False
 
     @classmethod
     def new(cls, engine: Engine, settings: Settings) -> EngineControl:
         """Return the control of an engine that nobody uses yet."""
-        return cls(engine, InFlight({account_of(key): key.limits for key in settings.user_keys}))
+        return cls(
+            engine,
+            InFlight({account_of(key): key.limits for key in settings.user_keys}),
+            ResponseStore(settings.max_stored_responses, STORED_BYTES),
+        )
 
     async def start(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import Engine, Output, Placement, SamplingParams
+from spaninfer_engine import Output, Placement, SamplingParams
 from spaninfer_engine.errors import InvalidGrammar, PromptTooLong, shown
 from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.prompts import media_of
@@ -19,7 +19,7 @@ from spaninfer_serving.access_log import Tally
 from spaninfer_serving.chat_prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat_traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.engine_client import EngineClient, LocalClient
+from spaninfer_serving.engine_client import EngineClient
 from spaninfer_serving.engine_control import StartRequest
 from spaninfer_serving.figures import Figures
 from spaninfer_serving.forced_calls import forced, insists
@@ -29,9 +29,7 @@ from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta
-from spaninfer_serving.responses_api.store import ResponseStore
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of, sampling_with
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields
 from spaninfer_serving.wire.completions import CompletionRequest
@@ -65,8 +63,6 @@ ROUTES: Mapping[Task, str] = {
 }
 """Where each task is asked for."""
 
-STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
-
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 
@@ -90,10 +86,8 @@ class Service:
     settings: Settings
     metrics: Metrics
     parse_pool: ParsePool
-    text_batcher: TextBatcher | None  # where the engine is in this process
     media_inputs: MediaInputs
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
-    stored: ResponseStore
     created_s: int  # Unix time
     draining: bool = False
 
@@ -108,10 +102,8 @@ class Service:
             settings,
             Metrics(figures or Figures.own(), vllm_names=settings.metrics_names == "both"),
             ParsePool(settings.num_places(front.resolved)),
-            TextBatcher(client.engine) if isinstance(client, LocalClient) else None,
             MediaInputs(front, settings),
             traits_of(front.template, front.tokenizer, settings.tool_parser),
-            ResponseStore(settings.num_stored_responses, STORED_BYTES),
             int(time.time()),
         )
 
@@ -123,12 +115,6 @@ class Service:
     def engine(self) -> Frontend:
         """The part of the engine that needs no steps."""
         return self.client.front
-
-    @property
-    def texts(self) -> Engine:
-        """The engine, which embeds or ranks: never that of another process."""
-        assert self.text_batcher is not None, "a server of several processes generates"
-        return self.text_batcher.engine
 
     @property
     def model(self) -> str:

@@ -117,11 +117,6 @@ class Settings:
         """True if every request for something that is not public must bring a key."""
         return bool(self.api_keys or self.priority_keys or self.user_keys)
 
-    @property
-    def num_stored_responses(self) -> int:
-        """How many responses each process keeps: none where any of several may be asked for it."""
-        return 0 if self.api_servers else self.max_stored_responses
-
     def num_places(self, resolved: Resolved) -> int:
         """Return for how many requests a process has room: its part of what the engine takes."""
         return ceil((resolved.max_running + resolved.max_waiting) / max(1, self.api_servers))

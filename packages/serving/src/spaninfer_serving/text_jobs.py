@@ -18,7 +18,6 @@ from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.service import Service
-from spaninfer_serving.text_batcher import TextBatcher
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
@@ -68,7 +67,7 @@ class TextService:
     ) -> TextJob:
         """Return the texts of a request; raises Problem, an engine error, or what `check` does."""
         self.service.check_model(body.model)
-        engine = self.service.texts
+        engine = self.service.engine
         texts: Sequence[str | Sequence[int]] = texts_of(body.input)
         self._check_count(len(texts), "input")
         given: dict[str, Any] = {}
@@ -108,18 +107,13 @@ class TextService:
             self._probe(text, body)
         check()
         truncate = body.truncate_prompt_tokens is not None
-        texts = self.service.texts.encode_pairs(queries, documents, truncate=truncate)
+        texts = self.service.engine.encode_pairs(queries, documents, truncate=truncate)
         return TextJob(tuple(texts), client)
-
-    @property
-    def _batcher(self) -> TextBatcher:
-        assert self.service.text_batcher is not None, "a server of several processes generates"
-        return self.service.text_batcher
 
     async def rows(self, job: TextJob) -> Rows:
         """Return the rows of a job's texts, and note how long they took."""
         arrived_s = monotonic()
-        rows, begun_s = await self._batcher.rows(job.client, job.texts)
+        rows, begun_s = await self.service.client.rows(job.client, job.texts)
         lengths = [len(text.ids) for text in job.texts]
         self.service.metrics.note_texts(lengths, begun_s - arrived_s, monotonic() - arrived_s)
         return rows
@@ -127,14 +121,14 @@ class TextService:
     async def embeddings(self, body: EmbeddingRequest, job: TextJob) -> Iterator[str]:
         """Return the answer of /v1/embeddings, as JSON in pieces."""
         rows = await self.rows(job)
-        vectors = self.service.texts.vectors_of(
+        vectors = self.service.engine.vectors_of(
             rows, normalize=body.normalize, dimensions=body.dimensions
         )
         return _pieces(vectors, body.encoding_format, self.service.model, job.usage)
 
     async def labels(self, _body: ClassifyRequest, job: TextJob) -> ClassifyResponse:
         """Return the answer of /classify."""
-        engine = self.service.texts
+        engine = self.service.engine
         probabilities = engine.probabilities_of(await self.rows(job))
         names = engine.labels
         data = [
@@ -151,14 +145,14 @@ class TextService:
     async def scores(self, body: ScoreRequest, job: TextJob) -> ScoreResponse:
         """Return the answer of /score."""
         count = len(pairs_of(body)[1])
-        scores = self.service.texts.scores_of(await self.rows(job), count).tolist()
+        scores = self.service.engine.scores_of(await self.rows(job), count).tolist()
         data = [Score(index=index, score=score) for index, score in enumerate(scores)]
         return ScoreResponse(**self._meta("score"), data=data, usage=job.usage)
 
     async def ranking(self, body: RerankRequest, job: TextJob) -> RerankResponse:
         """Return the answer of /rerank: equal scores in the order of the request."""
         rows = await self.rows(job)
-        scores = self.service.texts.scores_of(rows, len(body.documents)).tolist()
+        scores = self.service.engine.scores_of(rows, len(body.documents)).tolist()
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
         results = [
             RankedDocument(

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.encoder_front import EncoderFront
 from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.request import SamplingParams
@@ -70,6 +71,7 @@ class FrontParts:
     template: ChatTemplate
     sampling: SamplingParams  # where a request brings none
     media: MediaSetup | None
+    encoder: EncoderFront | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from spaninfer_engine.config import EngineConfig, Resolved
+from spaninfer_engine.encoder_front import EncoderFront
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.spec import Encoder
 from spaninfer_engine.startup.assets import open_texts
 from spaninfer_engine.startup.build import locate, resolve_model
 from spaninfer_engine.startup.components import FrontParts
@@ -31,4 +33,7 @@ def open_front(asked: EngineConfig, resolved: Resolved, context: int) -> FrontPa
             template=texts.template,
             sampling=texts.sampling,
             media=media_setup(checkpoint.path, model),
+            encoder=EncoderFront.new(model, texts.tokenizer, texts.template, context)
+            if isinstance(model, Encoder)
+            else None,
         )

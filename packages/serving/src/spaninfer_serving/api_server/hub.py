@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
@@ -20,12 +20,22 @@ from typing import IO, Any
 from spaninfer_engine import ConfigError, Engine, EngineConfig
 
 from spaninfer_serving.api_server.messages import Configure, Drain, Gate, LogFrom
-from spaninfer_serving.api_server.records import plain, plain_config, plain_map, plain_stats
+from spaninfer_serving.api_server.records import (
+    plain,
+    plain_array,
+    plain_config,
+    plain_map,
+    plain_stats,
+    typed_texts,
+)
 from spaninfer_serving.api_server.seat import Operations, Seat
 from spaninfer_serving.engine_client import set_log_level
 from spaninfer_serving.engine_control import EngineControl
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.figures import bytes_for
+from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.text_batcher import TextBatcher
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +52,10 @@ class ApiServers:
         config = engine.config
         if config is None or sys.platform == "win32":
             raise ConfigError("--api-server-count needs a POSIX system, and a model of a folder")
-        refuse(engine)
         self._config: EngineConfig = config
         self._engine, self._settings, self._listener = engine, settings, listener
         self._control = EngineControl.new(engine, settings)
+        self._batcher = TextBatcher(engine)
         self._seats: dict[int, Seat] = {}  # by the row of the process
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._is_draining = self._has_started = self._has_lost_one = False
@@ -208,6 +218,17 @@ class ApiServers:
             for seat in self._seats.values():
                 seat.link.send(LogFrom(level))
 
+        async def rows(client: Sequence[str], texts: Any) -> Any:
+            found, begun_s = await self._batcher.rows(Client(*client), typed_texts(texts))
+            return plain_array(found), begun_s
+
+        def keep_response(account: str, key: str, json: bytes, conversation: list[bytes]) -> None:
+            control.stored.put(account, key, StoredResponse(json, tuple(conversation)))
+
+        def kept_response(account: str, key: str, param: str | None) -> Any:
+            stored = control.stored.get(account, key, param)
+            return stored.json, stored.conversation
+
         return {
             "stats": _soon(lambda: plain_stats(engine.stats())),
             "cache_map": _soon(lambda: plain_map(engine.cache_map())),
@@ -220,16 +241,11 @@ class ApiServers:
             "num_in_flight": _soon(lambda: len(control.in_flight)),
             "admit": _soon(control.in_flight.admit),
             "log_from": log_from,
+            "rows": rows,
+            "keep_response": _soon(keep_response),
+            "kept_response": _soon(kept_response),
+            "forget_response": _soon(control.stored.delete),
         }
-
-
-def refuse(engine: Engine) -> None:
-    """Raise ConfigError for a model whose requests API servers cannot carry."""
-    if "generate" not in engine.tasks:
-        raise ConfigError(
-            f"{engine.resolved.name} embeds or ranks texts, which the engine's process does alone; "
-            "leave --api-server-count out"
-        )
 
 
 def _soon(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

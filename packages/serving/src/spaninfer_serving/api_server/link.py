@@ -9,6 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -18,18 +19,20 @@ log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<Q")
 READ_BYTES = 1 << 18
+FRAMES_AT_ONCE = 64  # in one call of the system, which takes at most 1,024
 
 
 class Link:
     """Messages to the process at the other end of a socket, and frames from it.
 
-    `take` is called with each frame, `ended` once when the other side is gone, both in the loop.
+    `take` is called with the frames of each read, `ended` once when the other side is gone, both in
+    the loop.
     """
 
     def __init__(
         self,
         end: socket.socket,
-        take: Callable[[bytes], None],
+        take: Callable[[list[bytes]], None],
         ended: Callable[[], None],
         most_unsent: int | None = None,
     ) -> None:
@@ -41,6 +44,7 @@ class Link:
         self._lock = Lock()  # over what follows, and the order of frames
         self._unsent: deque[memoryview] = deque()
         self._num_unsent = 0  # bytes
+        self._is_full = False  # the socket, which is watched then
         self.is_closed = False
 
     def open(self) -> None:
@@ -49,20 +53,29 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._read)
 
-    def send(self, message: Any) -> None:
-        """Send a message, now or when the other side reads; lost where that is gone."""
+    def send(self, message: Any, *, hold: bool = False) -> None:
+        """Send a message, now or when the other side reads; lost where that is gone.
+
+        With `hold` it waits for `flush`, or the next message without.
+        """
         data = encoder.encode(message)
         frame = memoryview(_LENGTH.pack(len(data)) + data)
         with self._lock:
             if self.is_closed:
                 return
-            was_empty = not self._unsent
             self._unsent.append(frame)
             self._num_unsent += len(frame)
-            if was_empty:
+        if not hold:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was held."""
+        with self._lock:
+            was_full = self._is_full
+            if not was_full:
                 self._write()
-            is_behind = bool(self._unsent)
-        if is_behind and was_empty:
+            is_behind = self._is_full and not was_full
+        if is_behind:
             self._call(self._wait_writable)
         if self._most_unsent is not None and self._num_unsent > self._most_unsent:
             log.error("a process has not read %d bytes; its link is closed", self._num_unsent)
@@ -88,21 +101,22 @@ class Link:
 
     def _write(self) -> None:
         """Send what the socket takes; to be called with the lock."""
-        while self._unsent:
+        while self._unsent and not self.is_closed:
             try:
-                num = self._socket.send(self._unsent[0])
+                num = self._socket.sendmsg(list(islice(self._unsent, FRAMES_AT_ONCE)))
             except (BlockingIOError, InterruptedError):
+                self._is_full = True
                 return
             except OSError:  # reading says that the other side is gone
                 self._unsent.clear()
                 self._num_unsent = 0
-                return
+                break
             self._num_unsent -= num
-            rest = self._unsent[0][num:]
-            if rest:
-                self._unsent[0] = rest
-                return
-            self._unsent.popleft()
+            while self._unsent and num >= len(self._unsent[0]):
+                num -= len(self._unsent.popleft())
+            if num:
+                self._unsent[0] = self._unsent[0][num:]
+        self._is_full = False
 
     def _wait_writable(self) -> None:
         if not self.is_closed:
@@ -112,7 +126,7 @@ class Link:
     def _write_more(self) -> None:
         with self._lock:
             self._write()
-            is_done = not self._unsent
+            is_done = not self._is_full
         if is_done:
             assert self._loop is not None, "it was opened"
             self._loop.remove_writer(self._socket.fileno())
@@ -129,15 +143,16 @@ class Link:
             return
         received = self._received
         received += data
-        at = 0
+        at, frames = 0, []
         while len(received) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(received, at)
             end = at + _LENGTH.size + length
             if end > len(received):
                 break
-            self._take(bytes(received[at + _LENGTH.size : end]))
+            frames.append(bytes(received[at + _LENGTH.size : end]))
             at = end
         del received[:at]
+        self._take(frames)
 
 
 def receive_frame(end: socket.socket) -> bytes:

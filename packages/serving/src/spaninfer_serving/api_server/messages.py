@@ -59,6 +59,12 @@ class Call(Struct, array_like=True, tag=4, frozen=True):
     arguments: list[Any]
 
 
+class Cancel(Struct, array_like=True, tag=11, frozen=True):
+    """Nobody waits for the result of a call any more."""
+
+    call: int
+
+
 class Answer(Struct, array_like=True, tag=5, frozen=True):
     """The result of a call, or of a start; or why there is none."""
 
@@ -126,7 +132,7 @@ class Tokens(Struct, array_like=True, tag=9, frozen=True):
     endings: list[Ending]
 
 
-FromApiServer = Ready | Start | Stop | Call
+FromApiServer = Ready | Start | Stop | Call | Cancel
 FromEngine = Configure | Answer | Refused | Gate | LogFrom | Drain | Tokens
 
 

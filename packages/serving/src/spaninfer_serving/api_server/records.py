@@ -27,6 +27,7 @@ from spaninfer_engine import errors as engine_errors
 from spaninfer_engine.errors import EngineError, shown
 from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
 from spaninfer_engine.media import MediaItem, Mixture, PromptMedia, TowerInput
+from spaninfer_engine.texts import Text
 
 from spaninfer_serving.wire.errors import Problem
 
@@ -129,6 +130,16 @@ def typed_array(record: Array) -> NDArray[Any]:
     """Return the array."""
     dtype, shape, data = record
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def plain_texts(texts: Sequence[Text]) -> list[tuple[bytes, int | None]]:
+    """Return texts as int64 token ids, and where their second types begin."""
+    return [(text.ids.tobytes(), text.second_from) for text in texts]
+
+
+def typed_texts(records: Sequence[tuple[bytes, int | None]]) -> list[Text]:
+    """Return the texts."""
+    return [Text(np.frombuffer(ids, np.int64), second_from) for ids, second_from in records]
 
 
 def plain_logprob(entry: Entry) -> tuple[int, float, int, Sequence[tuple[int, float]]]:

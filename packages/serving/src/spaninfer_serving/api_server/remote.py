@@ -17,21 +17,27 @@ from spaninfer_engine import (
 )
 from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.prompts import media_of, token_ids
+from spaninfer_engine.texts import Rows, Text
 
 from spaninfer_serving.api_server import messages
+from spaninfer_serving.api_server.handover import Handover
 from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.loop_wakeups import LoopWakeups
 from spaninfer_serving.api_server.records import (
     error_of,
     plain_media,
     plain_sampling,
+    plain_texts,
+    typed_array,
     typed_map,
     typed_stats,
 )
 from spaninfer_serving.api_server.remote_choices import RemoteChoices
 from spaninfer_serving.engine_client import set_log_level
 from spaninfer_serving.engine_control import StartRequest
+from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.gate import Gate
+from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.wire.admin import PauseMode, PauseState
 
 GONE = "the engine's process has ended"
@@ -50,7 +56,9 @@ class RemoteClient:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._num_calls = 0
         self._choices = RemoteChoices(front.tokenizer, self._stop)
+        self._recalling = asyncio.Lock()  # each may be large, and all that is unread is bounded
         self._wakeups = LoopWakeups()
+        self._handover = Handover(self.link.flush)
 
     # ---- what a service asks ---------------------------------------------------------------------
 
@@ -97,8 +105,10 @@ class RemoteClient:
                     placement.adapter,
                 ),
                 asked.at_end,
-            )
+            ),
+            hold=True,
         )
+        self._handover.note()
 
     def stop(self, handle: RequestHandle) -> None:
         """End a request; what it has produced can still be read."""
@@ -117,6 +127,29 @@ class RemoteClient:
     async def admit(self, account: str, num_tokens: int) -> None:
         """Count a request that does not generate."""
         await self._operate("admit", account, num_tokens)
+
+    async def rows(self, client: Client, texts: Sequence[Text]) -> tuple[Rows, float]:
+        """Return the rows of texts, which the engine's process computes with those of others."""
+        found, begun_s = await self._operate("rows", tuple(client), plain_texts(texts))
+        return typed_array(found), begun_s
+
+    async def keep_response(self, account: str, response_id: str, stored: StoredResponse) -> None:
+        """Keep a response, for all API servers."""
+        json, conversation = stored.json, list(stored.conversation)
+        await self._operate("keep_response", account, response_id, json, conversation)
+
+    async def kept_response(
+        self, account: str, response_id: str, param: str | None = None
+    ) -> StoredResponse:
+        """Return a response that is kept."""
+        async with self._recalling:
+            found = await self._operate("kept_response", account, response_id, param)
+        json, conversation = found
+        return StoredResponse(json, tuple(conversation))
+
+    async def forget_response(self, account: str, response_id: str) -> None:
+        """Forget a response."""
+        await self._operate("forget_response", account, response_id)
 
     async def stats(self) -> EngineStats:
         """Return the engine's numbers."""
@@ -162,7 +195,12 @@ class RemoteClient:
     async def _operate(self, operation: str, *arguments: Any) -> Any:
         call, answer = self._call()
         self.link.send(messages.Call(call, operation, list(arguments)))
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:  # whoever asked has left
+            self._calls.pop(call, None)
+            self.link.send(messages.Cancel(call))
+            raise
 
     def _check_link(self) -> None:
         if self.link.is_closed:
@@ -176,13 +214,17 @@ class RemoteClient:
 
     # ---- what comes back -------------------------------------------------------------------------
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            self._take_one(frame)
+
+    def _take_one(self, frame: bytes) -> None:
         match messages.from_engine.decode(frame):
             case messages.Tokens() as news:
                 self._choices.take(news)
             case messages.Answer(call, value, fault):
-                answer = self._calls.pop(call)
-                if answer.done():  # whoever asked has left
+                answer = self._calls.pop(call, None)
+                if answer is None or answer.done():  # meanwhile whoever asked has left
                     return
                 if fault is None:
                     answer.set_result(value)

@@ -16,6 +16,7 @@ from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.messages import (
     Answer,
     Call,
+    Cancel,
     Ready,
     Refused,
     Start,
@@ -53,9 +54,23 @@ class Seat:
         self._batch = ServerBatch(self.link)
         self._running: dict[int, tuple[RunningRelay, int]] = {}  # choices by their numbers
         self._starting: dict[int, FinishReason | None] = {}  # choices that may be stopped already
+        self._calls: dict[int, asyncio.Task[None]] = {}  # that are being answered
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_begun = False  # requests that have not been handed over
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frames: list[bytes]) -> None:
+        for frame in frames:
+            self._take_one(frame)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Have requests begin that came together, and their answers sent."""
+        if self._has_begun:
+            self._has_begun = False
+            self.control.engine.hand_over()
+        self.link.flush()
+
+    def _take_one(self, frame: bytes) -> None:
         match from_api_server.decode(frame):
             case Start() as start:
                 self._take_start(start)
@@ -63,18 +78,24 @@ class Seat:
                 for number in numbers:
                     self._stop(number, FinishReason(reason))
             case Call(call, operation, arguments):
-                self._spawn(self._answer(call, self._operations[operation](*arguments)))
+                task = self._spawn(self._answer(call, operation, arguments))
+                self._calls[call] = task
+                task.add_done_callback(lambda _: self._calls.pop(call))
+            case Cancel(call):
+                if (answering := self._calls.get(call)) is not None:
+                    answering.cancel()
             case Ready():
                 self.ready.set()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _answer(self, call: int, work: Awaitable[Any]) -> None:
+    async def _answer(self, call: int, operation: str, arguments: list[Any]) -> None:
         try:
-            self.link.send(Answer(call, await work))
+            self.link.send(Answer(call, await self._operations[operation](*arguments)))
         except Exception as error:
             self.link.send(Answer(call, fault=fault_of(error)))
 
@@ -93,13 +114,13 @@ class Seat:
 
     def _confirm(self, start: Start) -> None:
         if start.call is not None:
-            self.link.send(Answer(start.call))
+            self.link.send(Answer(start.call), hold=True)
 
     def _refuse(self, start: Start, error: Exception) -> None:
         if start.call is None:
-            self.link.send(Refused(start.keys, fault_of(error)))
+            self.link.send(Refused(start.keys, fault_of(error)), hold=True)
         else:
-            self.link.send(Answer(start.call, fault=fault_of(error)))
+            self.link.send(Answer(start.call, fault=fault_of(error)), hold=True)
 
     async def _start(self, beginning: _Beginning) -> None:
         gate, numbers = self.control.gate, beginning.numbers
@@ -115,6 +136,7 @@ class Seat:
         finally:
             for number in numbers:
                 del self._starting[number]
+        self._hand_over()
 
     def begin(self, start: Start, asked: StartRequest, at: int) -> RunningRelay:
         """Begin one prompt of a request; raises what the engine does."""
@@ -127,6 +149,7 @@ class Seat:
         ids, media = np.frombuffer(start.prompts[at], np.int64), typed_media(start.media[at])
         prompt = ids if media is None else MediaPrompt(ids.tolist(), media)
         request = engine.start_relayed(prompt, sampling, asked.placement, relay)
+        self._has_begun = True
         running = RunningRelay(engine, request, forget)
         for index, number in enumerate(numbers):
             self._running[number] = running, index

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spaninfer_serving.wire.chat import Message
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.media import source_of
+
+STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
+LARGEST = 4  # of these would be too many: one has to cross to another process in one piece
+MESSAGE_BYTES = 100  # of memory, beside its JSON
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as JSON, and the conversation up to its end, without instructions."""
+    """A response as JSON, and the conversation up to its end, without instructions: a JSON each."""
 
     json: bytes
-    conversation: tuple[Message, ...]
+    conversation: tuple[bytes, ...]
+
+    @classmethod
+    def new(cls, json: bytes, conversation: Iterable[Message]) -> StoredResponse:
+        """Return a response with the messages of its conversation."""
+        messages = (each.model_dump_json(exclude_none=True) for each in conversation)
+        return cls(json, tuple(each.encode() for each in messages))
+
+    def messages(self) -> list[Message]:
+        """Return the conversation."""
+        return [Message.model_validate_json(each) for each in self.conversation]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all of it."""
+        return len(self.json) + sum(map(len, self.conversation))
 
 
 class ResponseStore:
     """The responses of all accounts, in memory; bounded by number and bytes.
 
     Nobody sees those of another account. Where there are too many, the account with the most bytes
-    loses its oldest. A message of several conversations counts once, with the media in it. To be
-    used by the tasks of one event loop, and read from any thread.
+    loses its oldest, and one that takes more than a quarter of all bytes is not kept. A message of
+    several conversations is there once, with the media in it. To be used by the tasks of one event
+    loop.
     """
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
@@ -32,7 +51,8 @@ class ResponseStore:
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._accounts: dict[str, OrderedDict[str, StoredResponse]] = {}
         self._bytes: dict[str, int] = {}  # by account
-        self._holders: Counter[int] = Counter()  # of each message, by its id(): conversations
+        self._messages: dict[bytes, bytes] = {}  # each by itself
+        self._holders: Counter[bytes] = Counter()  # of each message: conversations
 
     def __len__(self) -> int:
         """Return how many responses are kept."""
@@ -69,9 +89,13 @@ class ResponseStore:
 
     def put(self, account: str, response_id: str, stored: StoredResponse) -> None:
         """Keep a response, and forget what there is no room for any more."""
-        self._accounts.setdefault(account, OrderedDict())[response_id] = stored
+        if stored.num_bytes * LARGEST > self._max_bytes:
+            return
         before = self._bytes.get(account, 0)
         self._bytes[account] = before + len(stored.json) + self._held(stored.conversation)
+        shared = tuple(self._messages[each] for each in stored.conversation)
+        kept = self._accounts.setdefault(account, OrderedDict())
+        kept[response_id] = StoredResponse(stored.json, shared)
         while len(self) > self._max_responses or self.num_bytes > self._max_bytes:
             largest = max(self._bytes, key=self._bytes.__getitem__)
             self._forget(largest, next(iter(self._accounts[largest])))
@@ -88,23 +112,21 @@ class ResponseStore:
         if not kept:
             del self._accounts[account], self._bytes[account]
 
-    def _held(self, conversation: Sequence[Message]) -> int:
+    def _held(self, conversation: Sequence[bytes]) -> int:
         """Note one more holder of each message; return the bytes of those that had none."""
-        fresh = [message for message in conversation if not self._holders[id(message)]]
-        self._holders.update(map(id, conversation))
+        fresh = [each for each in dict.fromkeys(conversation) if each not in self._messages]
+        self._messages |= {each: each for each in fresh}
+        self._holders.update(conversation)
         return sum(map(_weight, fresh))
 
-    def _released(self, conversation: Sequence[Message]) -> int:
+    def _released(self, conversation: Sequence[bytes]) -> int:
         """Note one holder less of each message; return the bytes of those that have none now."""
-        self._holders.subtract(map(id, conversation))
-        freed = [message for message in conversation if not self._holders[id(message)]]
-        for message in freed:
-            del self._holders[id(message)]
+        self._holders.subtract(conversation)
+        freed = [each for each in dict.fromkeys(conversation) if not self._holders[each]]
+        for each in freed:
+            del self._holders[each], self._messages[each]
         return sum(map(_weight, freed))
 
 
-def _weight(message: Message) -> int:
-    calls: Sequence[str] = [call.function.arguments for call in message.tool_calls]
-    media = [source_of(part)[1] for part in message.media().values()]
-    texts = (message.text(), message.reasoning_content or "", *calls, *media)
-    return 500 + sum(len(text.encode()) for text in texts)  # a model without text takes so much
+def _weight(message: bytes) -> int:
+    return MESSAGE_BYTES + len(message)

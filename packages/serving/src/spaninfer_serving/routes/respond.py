@@ -34,6 +34,8 @@ Fields = TypeVar("Fields", bound=DrawFields)
 Texts = TypeVar("Texts", bound=TextFields)
 Chunk = TypeVar("Chunk")
 T = TypeVar("T")
+Recall = Callable[[], Awaitable[tuple[int, Callable[[], TranslatedChat]]]]
+"""Waits for what a chat goes on from; returns its bytes, and what makes the chat."""
 
 # nginx's word for a client that went away before the answer; nobody is left to read it
 CLIENT_LEFT = 499
@@ -77,17 +79,21 @@ async def read_chat(
     kind: type[Fields],
     translate: Callable[[Fields, Placement], TranslatedChat],
     work: Callable[[Service, AskedChat, Check], T],
+    recall: Callable[[Fields, Placement], Recall | None] | None = None,
 ) -> tuple[Fields, AskedChat, T]:
     """Return the body of a request, the chat that it asks for, and what `work` makes of that.
 
-    Where there are media they are read first, off the event loop; what is made of them is made in
-    the threads that parse, in the lane of their size in memory. Raises as `read` does.
+    Where it goes on from what `recall` finds, that comes first. Where there are media they are read
+    then, off the event loop; what is made of them is made in the threads that parse, in the lane of
+    their size in memory. Raises as `read` does.
     """
     service = service_of(request)
 
-    def begin(body: Fields, placement: Placement, check: Check) -> tuple[AskedChat, T | None]:
+    def asked_for(
+        make: Callable[[], TranslatedChat], placement: Placement, check: Check
+    ) -> tuple[AskedChat, T | None]:
         try:
-            asked = AskedChat(translate(body, placement), placement)
+            asked = AskedChat(make(), placement)
         except ValidationError as invalid:  # of what is made of a valid body: too many messages
             raise problem_of_findings(invalid.errors(include_url=False)) from None
         if asked.translated.chat.media():
@@ -95,7 +101,20 @@ async def read_chat(
         with asked.translated.naming():
             return asked, work(service, asked, check)
 
-    body, (asked, made) = await read(request, kind, begin)
+    def begin(
+        body: Fields, placement: Placement, check: Check
+    ) -> tuple[Placement, Recall | None, tuple[AskedChat, T | None] | None]:
+        found = None if recall is None else recall(body, placement)
+        if found is not None:
+            return placement, found, None
+        return placement, None, asked_for(lambda: translate(body, placement), placement, check)
+
+    body, (placement, recalled, begun) = await read(request, kind, begin)
+    if recalled is not None:
+        size, make = await recalled()
+        begun = await _worked(request, size, lambda check: asked_for(make, placement, check))
+    assert begun is not None, "it was begun, or goes on"
+    asked, made = begun
     if made is not None:
         return body, asked, made
 
@@ -125,14 +144,18 @@ async def with_media(
     if media is None:
         raise _left()
     size = sum(each.num_bytes for each in media.values()) + chat.num_chars
-    if size <= IN_PLACE_BYTES:  # the media are known: what is left is a short text
-        return work(media, lambda: None)
-    made = await unless_disconnected(
-        request,
-        lambda: service.parse_pool.run(
-            size, caller_of(request).client, lambda check: work(media, check)
-        ),
-    )
+    return await _worked(request, size, lambda check: work(media, check))
+
+
+async def _worked(request: Request, size: int, work: Callable[[Check], T]) -> T:
+    """Return what `work` makes of so many bytes: in place of few, else in the threads that parse.
+
+    The client's leaving drops the work, and raises Problem.
+    """
+    if size <= IN_PLACE_BYTES:
+        return work(lambda: None)
+    pool, client = service_of(request).parse_pool, caller_of(request).client
+    made = await unless_disconnected(request, lambda: pool.run(size, client, work))
     if made is None:
         raise _left()
     return made
@@ -178,21 +201,13 @@ async def handled(request: Request, kind: type[Body], work: Callable[[Body, Chec
     """
     check_headers(request.headers)
     data = _body_of(request)
-    pool = service_of(request).parse_pool
 
     def parse_and_work(check: Check) -> T:
         body = parse(kind, data)
         check()
         return work(body, check)
 
-    if len(data) <= IN_PLACE_BYTES:
-        return parse_and_work(lambda: None)
-    found = await unless_disconnected(
-        request, lambda: pool.run(len(data), caller_of(request).client, parse_and_work)
-    )
-    if found is None:
-        raise _left()
-    return found
+    return await _worked(request, len(data), parse_and_work)
 
 
 def _body_of(request: Request) -> bytes:
