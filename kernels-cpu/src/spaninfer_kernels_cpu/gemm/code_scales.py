@@ -42,7 +42,7 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
         _, parameters, first, room = arguments
         if codes.inner is not None:
             for block in range(micro.blocks):
-                bits = _Bits(b, codes, parameters, b.add(first, v.I64(block)))
+                bits = _Bits(b, micro, parameters, b.add(first, v.I64(block)))
                 to = v.at(b, room, BLOCK_BYTES * block)
                 for number, value in enumerate(_outer_times_inner(b, bits, codes, codes.inner)):
                     v.store(b, value, v.at(b, to, BLOCK_BYTES * micro.blocks * number))
@@ -79,11 +79,15 @@ def _outer_times_inner(
 class _Bits:
     """The string of bits behind a record, of the outputs of a block."""
 
-    def __init__(self, b: Builder, codes: Codes, parameters: Value, block: Value) -> None:
+    def __init__(self, b: Builder, micro: MicroKernel, parameters: Value, block: Value) -> None:
         self._b = b
-        whole, rest = divmod(codes.parameter_bits, _WORD_BITS)
+        whole, rest = divmod(codes_of(micro).parameter_bits, _WORD_BITS)
         at = b.add(parameters, b.mul(block, v.I64(BLOCK_BYTES)))
         self._words = [v.load(b, v.I32X16, v.at(b, at, STEP_BYTES * word)) for word in range(whole)]
+        if micro.ahead:
+            for word in range(whole):
+                place = v.at(b, at, STEP_BYTES * word + micro.ahead)
+                v.prefetch(b, place, nearness=micro.nearness)
         if rest:
             at = b.add(parameters, b.mul(block, v.I64(BLOCK_BYTES // 2)))
             half = v.load(b, _HALF_WORDS, v.at(b, at, STEP_BYTES * whole))

@@ -48,8 +48,9 @@ class MicroKernel(Constant):
     Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
-    two bfloat16. Weights `ahead` bytes further are asked for in advance; 0 is not at all. `codes`
-    are None of numbers; `unpacked` ones lie as products take them.
+    two bfloat16. Weights `ahead` bytes further are asked for in advance, into the first cache or,
+    `far`, the second; 0 is not at all. `codes` are None of numbers; `unpacked` ones lie as products
+    take them.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class MicroKernel(Constant):
     ahead: int = 0
     codes: Codes | None = None
     unpacked: bool = False
+    far: bool = False
 
     @property
     def by_tiles(self) -> bool:
@@ -69,6 +71,11 @@ class MicroKernel(Constant):
     def is_quantised(self) -> bool:
         """True if weights are quantised."""
         return self.codes is not None
+
+    @property
+    def nearness(self) -> int:
+        """The cache that weights are asked into, as `vectors.prefetch` counts."""
+        return 2 if self.far else 3
 
     @property
     def unpacks(self) -> bool:
@@ -113,6 +120,11 @@ class MicroKernel(Constant):
         return 0 if self.codes is None else self.codes.parameter_bits // 8 * PANEL
 
     @property
+    def has_inner_scales(self) -> bool:
+        """True if scales are on two levels; then they lie in front of a record's codes."""
+        return self.codes is not None and self.codes.inner is not None
+
+    @property
     def record_groups(self) -> int:
         """Groups whose scales lie together."""
         return 1 if self.codes is None else self.codes.record_groups
@@ -125,10 +137,9 @@ class MicroKernel(Constant):
     @property
     def scales_room(self) -> StackBytes:
         """Room for what inner scales of a record stand for, and minimums: float32."""
-        inner = self.codes is not None and self.codes.inner is not None
-        return StackBytes(
-            2 * BLOCK_BYTES * self.blocks * self.record_groups if inner else BLOCK_BYTES
-        )
+        if not self.has_inner_scales:
+            return StackBytes(BLOCK_BYTES)
+        return StackBytes(2 * BLOCK_BYTES * self.blocks * self.record_groups)
 
     @property
     def channel_bytes(self) -> int:

@@ -235,7 +235,8 @@ def load_blocks(b: Builder, micro: MicroKernel, weights: Value) -> Values:
     """Return the bytes of a step of all blocks of the tile; ask for those that come later."""
     if micro.ahead:
         for block in range(micro.blocks):
-            v.prefetch(b, v.at(b, weights, BLOCK_BYTES * block + micro.ahead))
+            place = v.at(b, weights, BLOCK_BYTES * block + micro.ahead)
+            v.prefetch(b, place, nearness=micro.nearness)
     return [v.load(b, v.I8X64, v.at(b, weights, BLOCK_BYTES * j)) for j in range(micro.blocks)]
 
 

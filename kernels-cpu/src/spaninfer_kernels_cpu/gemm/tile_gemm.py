@@ -142,8 +142,7 @@ def _multiply_quantised(
     for record in range(records):
         if micro.ahead == 0:  # else nothing is coming but the tile's own weights
             ask_for_share(coming, record, at_once)
-        codes = weights + record * record_bytes
-        scales = codes + each * group_bytes
+        codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
         expand_scales(micro, scales, block, room)
         for group in range(each):
             row = record * row_record + group * row_group
@@ -174,8 +173,7 @@ def _multiply_halves(
     for record in range(records):
         if micro.ahead == 0:
             ask_for_share(coming, record, at_once)
-        codes = weights + record * record_bytes
-        scales = codes + units * micro.weight_bytes
+        codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
         expand_scales(micro, scales, block, room)
         for unit in range(units):
             row = record * row_record + unit * micro.row_bytes
@@ -213,6 +211,14 @@ def _multiply_half_pairs(
         scales = (codes + micro.weight_bytes, 0, block, half)
         sums = add_scaled(micro, sums, dots, scales, rows, row_end)
     return sums
+
+
+@device_function
+def record_parts(micro: MicroKernel, record: int, record_bytes: int) -> tuple[int, int]:
+    """Return where the codes of a record lie, and its scales (`Layout.record_parts`)."""
+    if micro.has_inner_scales:
+        return record + micro.parameter_bytes, record
+    return record, record + record_bytes - micro.parameter_bytes
 
 
 @device_function

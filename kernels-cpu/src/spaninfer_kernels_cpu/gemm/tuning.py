@@ -28,7 +28,10 @@ BOUND = 2.0**-10
 """Largest difference from the default's results, in parts of their largest. Quantised weights give
 equal bits in every candidate; products of bfloat16 pairs round otherwise than wide ones."""
 
-_PREFETCHES = (0, AHEAD)
+_PREFETCHES = ((0, False), (2 * AHEAD, True), (AHEAD, False))
+"""Bytes ahead, and whether into the second cache only: what is best differs by format on a Zen 4,
+whose first cache waits for 24 lines at a time, the second for more."""
+
 _TILE_ROWS = (4, 6, 8)  # divisors of ROWS_PER_TASK that registers of some level hold
 
 Seconds = Mapping[int, float]
@@ -65,8 +68,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return the ways to multiply weights of a format, the default of the first level first.
 
-    Then those of the other levels, then other prefetch distances and tile shapes of the first;
-    each pair of micro-kernels once.
+    Then its other prefetches, those of the other levels, and tile shapes of the first; each pair of
+    micro-kernels once.
     """
     found: dict[MicroKernels, str] = {}
     for name, micro in _named(format, rounded, levels):
@@ -77,14 +80,15 @@ def candidates(
 def _named(
     format: Format, rounded: bool, levels: Sequence[IsaLevel]
 ) -> Iterator[tuple[str, MicroKernels]]:
-    for level in levels:
-        yield level.name, MicroKernels.of(format, rounded=rounded, level=level)
-    first, *_ = levels
+    first, *others = levels
     micro = MicroKernels.of(format, rounded=rounded, level=first)
-    for ahead in _PREFETCHES:
-        way = f"prefetch of {ahead} B" if ahead else "no prefetch"
-        one, small = (replace(each, ahead=ahead) for each in (micro.one, micro.small))
+    yield first.name, micro
+    for ahead, far in _PREFETCHES:
+        way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
+        one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
         yield f"{first.name}, {way}", replace(micro, one=one, small=small)
+    for level in others:
+        yield level.name, MicroKernels.of(format, rounded=rounded, level=level)
     if not (micro.many.by_tiles or micro.many.unpacks):
         for rows in _TILE_ROWS:
             many = replace(micro.many, rows=rows)

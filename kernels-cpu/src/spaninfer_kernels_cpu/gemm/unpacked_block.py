@@ -34,6 +34,7 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     store_tile,
     zero_tile,
 )
+from spaninfer_kernels_cpu.gemm.tile_gemm import record_parts
 from spaninfer_kernels_cpu.quantisation.codes import UNIT
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
@@ -160,11 +161,11 @@ def _unpack(
     count: int = smaller(each, records - part * each)
     tile, out = micro.unpacking, rooms[0]
     for record in range(count):
-        codes = job.panel + (part * each + record) * record_bytes
+        record_at = job.panel + (part * each + record) * record_bytes
+        codes, scales = record_parts(micro, record_at, record_bytes)
         for unit in range(units):
             unpack_unit(micro, codes + unit * micro.weight_bytes + block * BLOCK_BYTES, out)
             out += tile.unit_bytes
-        scales = codes + units * micro.weight_bytes
         expand_scales(tile, scales, block, rooms[1] + record * tile.unpacked_scales)
     return count
 

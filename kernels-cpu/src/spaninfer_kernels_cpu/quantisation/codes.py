@@ -16,9 +16,10 @@ A group has a scale, and perhaps a bias or a zero point, in one of two forms:
 
     flat      behind the codes of a group 64 scales, then 64 biases or zero points; behind those of
               two groups where they are half a unit each
-    inner     behind the codes of 256 channels a string of bits from every output: its inner scales,
-              inner minimums, float16 scale of the scales and, of the minimums. In words of 32 bits,
-              64 of them side by side; what is left, 16 bits, in half words
+    inner     in front of the codes of 256 channels a string of bits from every output: its inner
+              scales, inner minimums, float16 scale of the scales and, of the minimums. In words of
+              32 bits, 64 of them side by side; what is left, 16 bits, in half words. They are read
+              before the codes, and so memory is read front to back
 
 A code q stands for (T(q) - offset) * scale + bias, or (T(q) - zero) * scale, or with inner scales
 (T(q) - offset) * outer * (inner - inner offset) - outer minimum * inner minimum. T is an entry in a

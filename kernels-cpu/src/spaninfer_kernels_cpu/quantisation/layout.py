@@ -12,7 +12,8 @@ front to back; one of many rows reads it 16 outputs (a block) at a time, from th
              halves channels 4 5 6 7
 
 Numbers that are no codes are one record without scales. A record of int2 to int8 is a group, and
-ends with 64 scales and 64 biases in bfloat16; other codes and records are described in `codes`.
+ends with 64 scales and 64 biases in bfloat16; other codes and records, some of which begin with
+their scales, are described in `codes`.
 
 A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1), 5
 of the eleven levels of int3.5, or 90 of the 181 of w7a7:
@@ -28,7 +29,7 @@ from typing import Literal
 from spaninfer_kernels_cpu.errors import FormatError
 from spaninfer_kernels_cpu.quantisation.codes import MADE, UNIT, Codes
 
-LAYOUT = "64 outputs by 256 bytes, 3"
+LAYOUT = "64 outputs by 256 bytes, 4"
 """Names the order above in files of packed weights; another order takes another name."""
 
 Kind = Literal[
@@ -169,6 +170,16 @@ class Layout:
         codes = self.format.codes
         parameters = 0 if codes is None else codes.parameter_bits // 8 * PANEL
         return self.record_steps * STEP_BYTES + parameters
+
+    @property
+    def record_parts(self) -> tuple[slice, slice]:
+        """The bytes of a record that are codes, and those that are scales and what is beside."""
+        code_bytes = self.record_steps * STEP_BYTES
+        codes = self.format.codes
+        if codes is None or codes.inner is None:
+            return slice(code_bytes), slice(code_bytes, None)
+        parameter_bytes = self.record_bytes - code_bytes
+        return slice(parameter_bytes, None), slice(parameter_bytes)
 
     @property
     def panel_bytes(self) -> int:

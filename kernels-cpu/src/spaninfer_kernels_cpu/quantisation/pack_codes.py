@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import FormatError, ShapeError
 from spaninfer_kernels_cpu.quantisation.codes import (
     LEVELS,
@@ -19,10 +18,11 @@ from spaninfer_kernels_cpu.quantisation.codes import (
     Codes,
     InnerScales,
 )
-from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES, Format, Layout
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format, Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.quantisation.unpack_codes import EXPONENT_BIAS, FLOATS, WORD_BITS
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
+from spaninfer_kernels_cpu.runtime.weight_memory import weight_memory
 
 Numbers = NDArray[Any]
 
@@ -81,7 +81,7 @@ def pack_codes(parts: Sequence[GroupedCodes], format: Format) -> Packed:
     layout = Layout(format, sum(part.codes.shape[1] for part in parts), channels)
     for part in parts:
         _check(part, count, layout, format.codes)
-    panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
+    panels = weight_memory((count * layout.panels, layout.panel_bytes))
     place(panels, numa_nodes())
     for number in range(count):
         whole = GroupedCodes.below([part[number] for part in parts])
@@ -114,13 +114,13 @@ def _fill(weight: GroupedCodes, layout: Layout, codes: Codes, panels: NDArray[np
     """Write codes[O C] of some panels, the last of them filled up, into panels[P, bytes]."""
     count = -(-len(weight.codes) // PANEL)
     records = panels[:count].reshape(count, layout.records, layout.record_bytes)
-    code_bytes = layout.record_steps * STEP_BYTES
-    records[..., :code_bytes] = _steps(weight.codes, layout, codes, count)
+    codes_at, parameters_at = layout.record_parts
+    records[..., codes_at] = _steps(weight.codes, layout, codes, count)
     parameters = _Parameters(layout, count)
     if codes.inner is None:
-        records[..., code_bytes:] = parameters.flat(weight, codes)
+        records[..., parameters_at] = parameters.flat(weight, codes)
     else:
-        records[..., code_bytes:] = parameters.inner(weight, codes, codes.inner)
+        records[..., parameters_at] = parameters.inner(weight, codes, codes.inner)
 
 
 def _steps(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
-from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.errors import DTypeError, FormatError, ShapeError, demand_size
 from spaninfer_kernels_cpu.quantisation.layout import (
     PANEL,
@@ -22,6 +21,7 @@ from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
 from spaninfer_kernels_cpu.quantisation.unpack_codes import unpack_codes
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
+from spaninfer_kernels_cpu.runtime.weight_memory import weight_memory
 from spaninfer_kernels_cpu.runtime.workers import share
 
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
@@ -94,7 +94,7 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
         raise FormatError("weights are not quantised to codes of a form; give one of int2 to int8")
     count, channels = stacks.pop()
     layout = Layout(format, sum(part.shape[1] for part in parts), channels)
-    panels = aligned((count * layout.panels, layout.panel_bytes), np.uint8)
+    panels = weight_memory((count * layout.panels, layout.panel_bytes))
     place(panels, numa_nodes())
     for number in range(count):
         rows = [part[number] for part in parts]

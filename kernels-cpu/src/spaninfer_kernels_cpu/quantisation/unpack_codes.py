@@ -32,10 +32,10 @@ WORD_BITS = 32
 def unpack_codes(panels: NDArray[np.uint8], layout: Layout, codes: Codes) -> NDArray[np.float32]:
     """Return the weight[O C] of panels[P, bytes]."""
     records = panels.reshape(layout.panels, layout.records, layout.record_bytes)
-    code_bytes = layout.record_steps * STEP_BYTES
-    numbers = _numbers(records[..., :code_bytes], layout, codes).astype(np.float64)
-    behind = records[..., code_bytes:]
-    parameters = _flat(behind, codes) if codes.inner is None else _inner(behind, codes, codes.inner)
+    codes_at, parameters_at = layout.record_parts
+    numbers = _numbers(records[..., codes_at], layout, codes).astype(np.float64)
+    beside = records[..., parameters_at]
+    parameters = _flat(beside, codes) if codes.inner is None else _inner(beside, codes, codes.inner)
     scales, shifts = (each.reshape(-1, layout.groups)[..., None] for each in parameters)
     offset = shifts if codes.shift == "zero" else codes.offset
     meant = (numbers - offset) * scales
@@ -82,9 +82,9 @@ def _paired(words: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.stack(found, axis=-2)
 
 
-def _flat(behind: NDArray[np.uint8], codes: Codes) -> tuple[Numbers, Numbers]:
+def _flat(beside: NDArray[np.uint8], codes: Codes) -> tuple[Numbers, Numbers]:
     """Return scales and shifts [P 64 G]."""
-    groups = behind.reshape(*behind.shape[:2], codes.record_groups, -1)
+    groups = beside.reshape(*beside.shape[:2], codes.record_groups, -1)
     cut = PANEL * NUMBER_BITS[codes.scale] // 8
     scales = _floats(groups[..., :cut], codes.scale)
     shifts = np.zeros_like(scales)
@@ -108,9 +108,9 @@ def _floats(data: NDArray[np.uint8], kind: str) -> Numbers:
     return numbers
 
 
-def _inner(behind: NDArray[np.uint8], codes: Codes, inner: InnerScales) -> tuple[Numbers, Numbers]:
+def _inner(beside: NDArray[np.uint8], codes: Codes, inner: InnerScales) -> tuple[Numbers, Numbers]:
     """Return scales and biases [P 64 G] of strings of bits."""
-    words = _words(behind, codes)
+    words = _words(beside, codes)
     groups, kinds = codes.record_groups, 2 if codes.shift == "bias" else 1
     found = []
     for kind in range(kinds):
@@ -124,15 +124,15 @@ def _inner(behind: NDArray[np.uint8], codes: Codes, inner: InnerScales) -> tuple
     return scales.reshape(shape), -minimums.reshape(shape)
 
 
-def _words(behind: NDArray[np.uint8], codes: Codes) -> list[NDArray[np.uint32]]:
+def _words(beside: NDArray[np.uint8], codes: Codes) -> list[NDArray[np.uint32]]:
     """Return words of 32 bits [P records 64], the last perhaps a half."""
     whole, rest = divmod(codes.parameter_bits, WORD_BITS)
     cut = whole * STEP_BYTES
-    words = np.ascontiguousarray(behind[..., :cut]).view(np.uint32)
-    words = words.reshape(*behind.shape[:2], whole, PANEL)
+    words = np.ascontiguousarray(beside[..., :cut]).view(np.uint32)
+    words = words.reshape(*beside.shape[:2], whole, PANEL)
     found = [words[..., number, :] for number in range(whole)]
     if rest:
-        found.append(np.ascontiguousarray(behind[..., cut:]).view(np.uint16).astype(np.uint32))
+        found.append(np.ascontiguousarray(beside[..., cut:]).view(np.uint16).astype(np.uint32))
     return found
 
 
