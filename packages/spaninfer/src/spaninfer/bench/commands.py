@@ -336,6 +336,13 @@ def bench_cpu(
             "default: those that are installed."
         ),
     ] = None,
+    files: Annotated[
+        str | None,
+        typer.Option(
+            help="Types of GGUF files that engine and llama.cpp both read, instead of quantising "
+            "while loading, with commas between them: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS."
+        ),
+    ] = None,
     threads: options.Threads = None,
     beside: Annotated[
         int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
@@ -343,6 +350,7 @@ def bench_cpu(
 ) -> None:
     """Time the CPU kernels beside the machine's limits, and the engine beside its peers."""
     with show.errors_as_sentences():
+        from spaninfer.bench.cpu import same_file
         from spaninfer.bench.cpu.kernels import KERNELS
         from spaninfer.bench.cpu.place import busy
         from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
@@ -353,8 +361,12 @@ def bench_cpu(
         found = installed(asked, show.note) if names - set(KERNELS) else ()
         if threads is not None:
             keep_to(threads)
-        with folder_of(MODEL) as folder, busy(beside):
-            for record in measure_cpu(folder, names, runs, show.note, peers=found, beside=beside):
+        types = () if files is None else _chosen(files, same_file.TYPES)
+        with folder_of(same_file.MODEL if types else MODEL) as folder, busy(beside):
+            measured = measure_cpu(
+                folder, names, runs, show.note, peers=found, files=types, beside=beside
+            )
+            for record in measured:
                 typer.echo(json.dumps(record))
 
 

@@ -1,9 +1,9 @@
 """Kernels beside the limits."""
 
 import pytest
-from spaninfer.bench.cpu.case import Case, rates, timed
+from spaninfer.bench.cpu.case import Case, timed
 from spaninfer.bench.cpu.kernels import attention_cases
-from spaninfer.bench.cpu.limits import Limits, records
+from spaninfer.bench.cpu.limits import Limits, Work, records
 
 LIMITS = Limits(read=(30.0, 40.0), peaks={"int8": (500.0, 400.0), "float32": (100.0,)})
 
@@ -15,14 +15,14 @@ LIMITS = Limits(read=(30.0, 40.0), peaks={"int8": (500.0, 400.0), "float32": (10
 def test_the_share_is_that_of_the_nearer_limit_and_limits_are_their_best_run(
     num_bytes, operations, share
 ):
-    case = Case("product", {}, "int8", num_bytes, operations, run=lambda: None)
+    rates = Work("int8", num_bytes, operations).rates(100e-6, LIMITS)
 
-    assert rates(case, us=100.0, limits=LIMITS)["of_ceiling"] == share
+    assert rates["of_ceiling"] == share
 
 
 def test_a_case_is_timed_as_often_as_asked_and_called_at_least_once_more():
     calls = []
-    case = Case("product", {"rows": 1}, "int8", 100, 100, run=lambda: calls.append(1))
+    case = Case("product", {"rows": 1}, Work("int8", 100, 100), run=lambda: calls.append(1))
 
     fields = timed(case, LIMITS, runs=2)
 
@@ -42,7 +42,7 @@ def test_limits_are_records_with_all_their_runs():
 def test_attention_counts_keys_and_values_once_and_what_rows_see():
     one, _eight, prompt = attention_cases()
 
-    assert one.num_bytes == 4001 * 2 * 2 * 64 * 4
-    assert one.operations == 4 * 4001 * 14 * 64
-    assert prompt.operations == 4 * (256 * 257 // 2) * 14 * 64
+    assert one.work.num_bytes == 4001 * 2 * 2 * 64 * 4
+    assert one.work.operations == 4 * 4001 * 14 * 64
+    assert prompt.work.operations == 4 * (256 * 257 // 2) * 14 * 64
     one.run()

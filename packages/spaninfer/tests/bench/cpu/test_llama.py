@@ -31,3 +31,16 @@ def test_every_matrix_of_the_file_is_in_the_format_and_has_its_shape(
     assert embedding.n_bytes == 300 * row_bytes
     numbers = gguf.quants.dequantize(embedding.data, embedding.tensor_type)
     assert np.std(numbers) == pytest.approx(1 / 8, rel=0.1)
+
+
+@pytest.mark.parametrize("format", ["Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_types_of_two_levels_hold_random_numbers_of_a_matrix_size(tmp_path, tiny, format):
+    path = tmp_path / "model.gguf"
+
+    write_gguf(path, tiny | {"hidden_size": 256, "head_dim": 64, "intermediate_size": 256}, format)
+
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    embedding = tensors["token_embd.weight"]
+    assert embedding.tensor_type.name == format
+    numbers = gguf.quants.dequantize(embedding.data, embedding.tensor_type)
+    assert 0.1 < np.std(numbers) * 16 < 10

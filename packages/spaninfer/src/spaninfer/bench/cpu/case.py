@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from spaninfer_kernels_cpu import Kind
-
-from spaninfer.bench.cpu.limits import Limits
+from spaninfer.bench.cpu.limits import Limits, Work
 from spaninfer.bench.records import summary
 
 _WARM_S = 0.05  # a helper that slept is woken on a busy CPU, and moved to a free one later
@@ -18,13 +16,11 @@ _TIMED_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel at a size; `kind` says which products in registers bound it."""
+    """A kernel at a size."""
 
     kernel: str
     sizes: Mapping[str, object]
-    kind: Kind
-    num_bytes: int  # of weights, or of keys and values: read once
-    operations: int  # a multiplication and an addition are two
+    work: Work
     run: Callable[[], object]
 
 
@@ -41,15 +37,8 @@ def timed(case: Case, limits: Limits, runs: int) -> dict[str, Any]:
         "kernel": case.kernel,
         **case.sizes,
         **fields,
-        **rates(case, fields["median"], limits),
+        **case.work.rates(fields["median"] / 1e6, limits),
     }
-
-
-def rates(case: Case, us: float, limits: Limits) -> dict[str, float]:
-    """Return bytes and operations per second of a call of so many microseconds, and the share."""
-    gbps, gops = case.num_bytes / us / 1e3, case.operations / us / 1e3
-    share = max(gbps / limits.read_gbps, gops / limits.peak_gops(case.kind))
-    return {"gbps": round(gbps, 2), "gops": round(gops, 2), "of_ceiling": round(share, 3)}
 
 
 def _mean_seconds(run: Callable[[], object], least_s: float) -> float:

@@ -10,7 +10,7 @@ from spaninfer_kernels_cpu import Format, active_level, micro_kernels
 
 OURS: Final = "spaninfer"
 
-PeerFormat = Literal["BF16", "Q8_0", "Q4_0"]
+PeerFormat = Literal["BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
 
 # Groups of 32, as those of llama.cpp's formats: scales of whole rows are faster, and less exact.
 FORMATS: Final[Mapping[Format, PeerFormat]] = {

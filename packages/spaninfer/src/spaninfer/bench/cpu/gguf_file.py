@@ -20,7 +20,19 @@ _FILE_TYPES: Final[Mapping[PeerFormat, str]] = {
     "BF16": "MOSTLY_BF16",
     "Q8_0": "MOSTLY_Q8_0",
     "Q4_0": "MOSTLY_Q4_0",
+    "Q4_K": "MOSTLY_Q4_K_S",
+    "Q5_K": "MOSTLY_Q5_K_S",
+    "Q6_K": "MOSTLY_Q6_K",
+    "IQ4_XS": "MOSTLY_IQ4_XS",
 }
+_SCALES_AT: Final[Mapping[PeerFormat, tuple[int, ...]]] = {
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_XS": (0,),
+}
+"""Where a block has its float16 scales, of types that the gguf package does not quantise into."""
+_STEPS: Final = 256.0  # between scales of such blocks and the numbers of a matrix, about
 
 
 _STORED: Final[Mapping[str, str]] = {
@@ -64,7 +76,7 @@ def write_gguf(
     rng = np.random.default_rng(0)
     for name, shape in matrices(config):
         if read is None:
-            codes = _random_codes(rng, shape, kind)
+            codes = _random_codes(rng, shape, format)
         else:
             codes = gguf.quants.quantize(read(stored_name(name)), kind).view(np.uint8)
         writer.add_tensor(name, codes, raw_dtype=kind)
@@ -126,12 +138,23 @@ def _head_size(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def _random_codes(rng: np.random.Generator, shape: tuple[int, int], kind: Any) -> NDArray[np.uint8]:
+def _random_codes(
+    rng: np.random.Generator, shape: tuple[int, int], format: PeerFormat
+) -> NDArray[np.uint8]:
     """Return a random matrix as the bytes of a format, [outputs, bytes of a row]."""
     outputs, channels = shape
-    numbers = rng.standard_normal((min(outputs, _ROWS_DRAWN), channels), np.float32)
-    drawn = gguf.quants.quantize(numbers * np.float32(channels**-0.5), kind)
-    codes: NDArray[np.uint8] = np.resize(drawn.view(np.uint8), (outputs, drawn.shape[1]))
+    rows, size = min(outputs, _ROWS_DRAWN), np.float32(channels**-0.5)
+    kind = gguf.GGMLQuantizationType[format]
+    if format in _SCALES_AT:
+        length, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+        drawn = rng.integers(0, 256, (rows, channels // length, num_bytes)).astype(np.uint8)
+        for at in _SCALES_AT[format]:
+            drawn[..., at : at + 2] = np.array([size / _STEPS], np.float16).view(np.uint8)
+        drawn = drawn.reshape(rows, -1)
+    else:
+        numbers = rng.standard_normal((rows, channels), np.float32) * size
+        drawn = gguf.quants.quantize(numbers, kind).view(np.uint8)
+    codes: NDArray[np.uint8] = np.resize(drawn, (outputs, drawn.shape[1]))
     return codes
 
 
@@ -139,7 +162,8 @@ def _add_tokenizer(writer: Any, vocab: int) -> None:
     """Add as many made-up tokens: llama.cpp loads no model without them."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([f"t{token}" for token in range(vocab)])
+    merged = ["t", "0"]  # of which the one merge makes a token
+    writer.add_token_list([*merged, *(f"t{token}" for token in range(vocab - len(merged)))])
     writer.add_token_types([gguf.TokenType.NORMAL] * vocab)
     writer.add_token_merges(["t 0"])
     writer.add_bos_token_id(1)

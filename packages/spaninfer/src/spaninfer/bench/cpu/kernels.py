@@ -24,6 +24,7 @@ from spaninfer_kernels_cpu import (
 
 from spaninfer.bench.cpu.case import Case
 from spaninfer.bench.cpu.formats import FORMATS, name_of
+from spaninfer.bench.cpu.limits import Work
 
 _PRODUCTS = {"gate and up": (9728, 896), "down": (896, 4864)}  # outputs, channels
 _ROWS = (1, 8, 256)
@@ -50,9 +51,7 @@ def product_cases() -> Iterator[Case]:
                 yield Case(
                     kernel="product",
                     sizes={"product": product, "format": name_of(format), "rows": rows},
-                    kind=format.kind,
-                    num_bytes=packed.panels.nbytes,
-                    operations=2 * rows * outputs * channels,
+                    work=Work(format.kind, packed.panels.nbytes, 2 * rows * outputs * channels),
                     run=_product(x, copies),
                 )
 
@@ -86,9 +85,11 @@ def attention_cases() -> Iterator[Case]:
         yield Case(
             kernel="attention",
             sizes={"requests": requests, "before": before, "rows": rows, "kv": "float32"},
-            kind="float32",
-            num_bytes=requests * length * _KV_HEADS * 2 * _HEAD_SIZE * 4,
-            operations=4 * requests * _pairs(before, rows) * _HEADS * _HEAD_SIZE,
+            work=Work(
+                "float32",
+                num_bytes=requests * length * _KV_HEADS * 2 * _HEAD_SIZE * 4,
+                operations=4 * requests * _pairs(before, rows) * _HEADS * _HEAD_SIZE,
+            ),
             run=_attention(requests, before, rows),
         )
 

@@ -30,6 +30,21 @@ class Limits:
         return max(self.peaks[kind])
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What something cannot do without; `kind` says which products in registers bound it."""
+
+    kind: Kind
+    num_bytes: int  # of weights, or of keys and values: read once
+    operations: int  # a multiplication and an addition are two
+
+    def rates(self, seconds: float, limits: Limits) -> dict[str, float]:
+        """Return bytes and operations per second, and the larger of their shares of the limits."""
+        gbps, gops = self.num_bytes / seconds / 1e9, self.operations / seconds / 1e9
+        share = max(gbps / limits.read_gbps, gops / limits.peak_gops(self.kind))
+        return {"gbps": round(gbps, 2), "gops": round(gops, 2), "of_ceiling": round(share, 3)}
+
+
 def measure_limits(runs: int) -> Limits:
     """Return what every usable CPU together gives; activations of bfloat16 weights are rounded."""
     return Limits(

@@ -14,6 +14,7 @@ from spaninfer.bench.cpu.formats import FORMATS
 from spaninfer.bench.cpu.kernels import KERNELS
 from spaninfer.bench.cpu.limits import measure_limits, records
 from spaninfer.bench.cpu.place import place
+from spaninfer.bench.cpu.same_file import Asked, measure_files
 from spaninfer.bench.cpu.workloads import WORKLOADS
 from spaninfer.bench.engine import Note
 from spaninfer.bench.records import title
@@ -30,13 +31,14 @@ def measure_cpu(
     note: Note,
     *,
     peers: Collection[str] = (),
+    files: Collection[str] = (),
     beside: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Yield the limits, and the records of the kernels and workloads of these names.
 
     `folder` is that of the model that the engine is timed with, `peers` what is set beside it
-    (`measure_engine`); `beside` is how many busy processes the caller lets run (`place.busy`),
-    which records say.
+    (`measure_engine`). With types of GGUF `files`, the engine reads such (`measure_files`) instead.
+    `beside` is how many busy processes the caller lets run (`place.busy`), which records say.
     """
     here = place(beside)
     limits = measure_limits(runs)
@@ -50,5 +52,10 @@ def measure_cpu(
             fields = timed(case, limits, runs)
             note(f"{title(fields)}: {fields['median']} us, {fields['of_ceiling']:.0%} of ceiling")
             yield fields | here
-    for fields in measure_engine(folder, FORMATS, names - set(KERNELS), runs, note, peers):
+    workloads = names - set(KERNELS)
+    if files:
+        engine = measure_files(folder, files, Asked(workloads, runs, limits, peers), note)
+    else:
+        engine = measure_engine(folder, FORMATS, workloads, runs, note, peers)
+    for fields in engine:
         yield fields | here

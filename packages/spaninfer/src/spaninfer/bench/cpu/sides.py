@@ -37,7 +37,7 @@ PEERS: Final = {
 }
 """Modules of peers, and how to have them."""
 
-_MEMORY: Final = 256 << 20  # of keys and values: thousands of tokens
+MEMORY: Final = 256 << 20  # of keys and values: thousands of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _engine(
         weights="dummy",
         device="cpu",
         max_len=CONTEXT,
-        memory=_MEMORY,
+        memory=MEMORY,
         **setting.asked,
     )
     engine = stack.enter_context(Engine(asked))

@@ -1,0 +1,141 @@
+"""Our engine and llama.cpp on the same GGUF file, of random weights, in turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, get_args
+
+from spaninfer_engine import Engine, EngineConfig
+from spaninfer_host_limits import usable_cpus
+from spaninfer_kernels_cpu import Format, Kind
+
+from spaninfer.bench.cpu.formats import OURS, PeerFormat, Setting, settings_of
+from spaninfer.bench.cpu.gguf_file import matrices, write_gguf
+from spaninfer.bench.cpu.limits import Limits, Work
+from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
+from spaninfer.bench.cpu.sides import LLAMA, MEMORY
+from spaninfer.bench.cpu.turns import Cores, Program, in_turns
+from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MOST_REQUESTS, ROWS, WORKLOADS
+from spaninfer.bench.engine import Note, seconds_of
+from spaninfer.bench.records import summary
+
+TYPES: Final[tuple[PeerFormat, ...]] = get_args(PeerFormat)
+
+MODEL: Final = "qwen3-0.6b"  # of bench.shapes; all of its rows are whole blocks of 256 channels
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Names of workloads, rounds of each, what rates are set beside, and peers that are timed."""
+
+    names: Collection[str]
+    runs: int
+    limits: Limits
+    peers: Collection[str]
+
+
+def measure_files(
+    folder: Path, types: Collection[str], asked: Asked, note: Note
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a record per type, workload and program, and of the ratios.
+
+    `folder` holds the config.json of a Qwen model. All matrices of a file have one type.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with TemporaryDirectory() as home:
+        for type in (each for each in TYPES if each in types):
+            note(f"{type}: writing a file, and compiling what is not in the cache on disk")
+            path = Path(home, f"{type}.gguf")
+            write_gguf(path, config, type)
+            for fields in _File(path, type, config).measure(asked):
+                note("{workload} {format}, {program}: {median:,} {unit}".format(**fields))
+                yield {"benchmark": "gguf", "model": folder.name, "weights": "dummy", **fields}
+            path.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of one type, and the config.json of its model."""
+
+    path: Path
+    type: PeerFormat
+    config: Mapping[str, Any]
+
+    def measure(self, asked: Asked) -> Iterator[dict[str, Any]]:
+        """Yield the fields of all workloads that are asked for."""
+        ours = {f"{OURS}, {each.format}": each for each in self._settings()}
+        with ExitStack() as stack:
+            programs: dict[str, Program] = {
+                name: self._engine(setting, stack) for name, setting in ours.items()
+            }
+            instructions = {}
+            if LLAMA in asked.peers:
+                library = llama_library()
+                instructions = {"peer_instructions": instructions_of(library)}
+                programs[LLAMA] = stack.enter_context(self._llama(library)).seconds
+            cores = Cores(self._kind)
+            for workload in WORKLOADS:
+                if workload.name not in asked.names:
+                    continue
+                turns = in_turns(workload, programs, self.config["vocab_size"], asked.runs, cores)
+                work = self._work(workload.name)
+                for name, rates in turns.values.items():
+                    setting = ours.get(name)
+                    yield {
+                        "workload": workload.name,
+                        "program": OURS if setting else LLAMA,
+                        "format": setting.format if setting else self.type,
+                        **({} if setting else instructions),
+                        **(fields := summary(workload.unit, rates)),
+                        **work.rates(1 / fields["median"], asked.limits),
+                        "left_out": turns.left_out,
+                    }
+                for name in ours if LLAMA in programs else ():
+                    pairs = zip(turns.values[name], turns.values[LLAMA], strict=True)
+                    yield {
+                        "workload": workload.name,
+                        "program": f"{OURS} / {LLAMA}",
+                        "format": f"{ours[name].format} / {self.type}",
+                        **instructions,
+                        **summary("times", [rate / peer for rate, peer in pairs]),
+                        "left_out": turns.left_out,
+                    }
+
+    @property
+    def _kind(self) -> Kind:
+        """Which products in registers bound it: bytes, whatever codes are expanded to."""
+        return "bfloat16" if self.type == "BF16" else "int8"
+
+    def _settings(self) -> tuple[Setting, ...]:
+        """Return how our engine reads the file; of bfloat16 as `settings_of` says."""
+        if self.type == "BF16":
+            return settings_of(Format("bfloat16"))
+        return (Setting(OURS, self.type),)
+
+    def _engine(self, setting: Setting, stack: ExitStack) -> Program:
+        asked = EngineConfig(
+            model=self.path, device="cpu", max_len=CONTEXT, memory=MEMORY, **setting.asked
+        )
+        return partial(seconds_of, stack.enter_context(Engine(asked)))
+
+    def _llama(self, library: Any) -> Llama:
+        threads = usable_cpus()
+        return Llama(library, self.path, threads=threads, requests=MOST_REQUESTS, context=CONTEXT)
+
+    def _work(self, workload: str) -> Work:
+        """Return what a token takes: its share of the bytes of a step, and all its products.
+
+        The head's products are of a request's last token alone, as those of a prompt show.
+        """
+        parameters = sum(outputs * channels for _, (outputs, channels) in matrices(self.config))
+        head = self.config["vocab_size"] * self.config["hidden_size"]
+        rows = ROWS[workload]
+        heads = rows if workload.startswith(f"decode{DECODED}") else 1
+        operations = 2 * (rows * (parameters - head) + heads * head)
+        return Work(self._kind, self.path.stat().st_size // rows, operations // rows)
