@@ -30,6 +30,7 @@ GELU = Activation("gelu")
 GELU_TANH = Activation("gelu_tanh")
 QUICK_GELU = Activation("quick_gelu")
 RELU = Activation("relu")
+SIGMOID = Activation("sigmoid")  # of gates; no MLP has it
 
 ACTIVATIONS = {one.name: one for one in (SILU, GELU, GELU_TANH, QUICK_GELU, RELU)}
 """By the names of spaninfer_op_reference."""
@@ -92,5 +93,6 @@ _FORMULAS: dict[str, Any] = {
     "gelu": lambda activation, x: x * _normal(x),  # noqa: ARG005
     "gelu_tanh": lambda activation, x: _gelu_tanh(x),  # noqa: ARG005
     "quick_gelu": lambda activation, x: x * _sigmoid(_QUICK * x),  # noqa: ARG005
+    "sigmoid": lambda activation, x: _sigmoid(x),  # noqa: ARG005
     "relu": lambda activation, x: _ZERO if x < _ZERO else x,  # noqa: ARG005
 }

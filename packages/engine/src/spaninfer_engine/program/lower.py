@@ -13,6 +13,7 @@ from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.operation import (
     ByDistance,
     Constant,
+    GroupedRows,
     HeadRows,
     OneAxis,
     Operation,
@@ -21,7 +22,9 @@ from spaninfer_engine.ops.operation import (
     UnitRows,
     Use,
 )
+from spaninfer_engine.program.lower_delta import lower_delta
 from spaninfer_engine.program.program import Program
+from spaninfer_engine.spec.delta_nodes import DeltaAttention
 from spaninfer_engine.spec.nodes import (
     Alibi,
     Attention,
@@ -142,6 +145,8 @@ class Lowering:
                 return self._attention(node, x)
             case MlaAttention():
                 return self._latent_attention(node, x)
+            case DeltaAttention():
+                return lower_delta(self, node, x, self._place(node.group))
             case RaggedAttention():
                 return self._ragged_attention(node, x)
             case GatedMLP(gate=gate, up=up, down=down, act=act):
@@ -259,7 +264,16 @@ class Lowering:
             chunked=node.chunked,
             alibi=_alibi(node.positions),
         )
-        return self.linear(node.out, self.add("merge_heads", read, name="read"), "attention")
+        read = self.add("merge_heads", read, name="read")
+        if isinstance(node.qkv, SplitQkv) and node.gated:
+            gate = self._part_of_heads(node.qkv.q, node.heads, 1, x, "gate")
+            read = self.add("sigmoid_gate", read, gate, name="read")
+        return self.linear(node.out, read, "attention")
+
+    def _part_of_heads(self, q: Linear, heads: Heads, part: int, x: str, name: str) -> str:
+        """Return the queries of a projection to [q, gate] per head, or the gates."""
+        use = Use("weight", (q.weight,), view=GroupedRows((heads.dim, heads.dim), (part,)))
+        return self.add("linear", x, name=name, uses=(use,))
 
     def _ragged_attention(self, node: RaggedAttention, x: str) -> str:
         read = self.add(
@@ -300,6 +314,9 @@ class Lowering:
     def _query_key_value(self, node: Attention | RaggedAttention, x: str) -> tuple[str, ...]:
         heads = node.heads
         match node.qkv:
+            case SplitQkv(q=q, k=k, v=v) if isinstance(node, Attention) and node.gated:
+                queries = self._part_of_heads(q, heads, 0, x, "q")
+                flat = queries, self.linear(k, x, "k"), self.linear(v, x, "v")
             case SplitQkv(q=q, k=k, v=v):
                 flat = self.linear(q, x, "q"), self.linear(k, x, "k"), self.linear(v, x, "v")
             case FusedQkv(linear=linear, layout="concat"):

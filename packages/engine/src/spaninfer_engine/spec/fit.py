@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spaninfer_engine.spec import nodes
+from spaninfer_engine.spec.delta_nodes import DeltaAttention
+from spaninfer_engine.spec.fit_delta import delta_misfits
 from spaninfer_engine.spec.tower_nodes import (
     TAPS,
     AudioTower,
@@ -199,7 +201,8 @@ def _layer(layer: nodes.Layer, model: nodes.Model) -> Misfits:
 
 
 def _attention(
-    node: nodes.Attention | nodes.MlaAttention | nodes.RaggedAttention, model: nodes.Model
+    node: nodes.Attention | nodes.MlaAttention | DeltaAttention | nodes.RaggedAttention,
+    model: nodes.Model,
 ) -> Misfits:
     if isinstance(node, nodes.RaggedAttention):
         yield from _heads(node, model.hidden)
@@ -209,6 +212,8 @@ def _attention(
         yield from _latent(node, model.groups[node.group], model.hidden)
         if isinstance(node.indexer, nodes.Indexer):
             yield from _indexer(node.indexer, node, model.groups)
+    elif isinstance(node, DeltaAttention):
+        yield from delta_misfits(node, model.groups[node.group], model.hidden)
     else:
         yield from _grouped(node, model.groups[node.group], model.hidden)
 
@@ -221,7 +226,8 @@ def _heads(node: nodes.Attention | nodes.RaggedAttention, hidden: int) -> Misfit
     q, kv = heads.query * dim, heads.kv * dim
     match node.qkv:
         case nodes.SplitQkv(q=query, k=key, v=value):
-            for linear, rows in ((query, q), (key, kv), (value, kv)):
+            gates = isinstance(node, nodes.Attention) and node.gated
+            for linear, rows in ((query, 2 * q if gates else q), (key, kv), (value, kv)):
                 yield from _linear(linear, rows, hidden)
         case nodes.FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)

@@ -29,6 +29,7 @@ from spaninfer_engine.spec.typed import (
     optional,
     size,
 )
+from spaninfer_engine.spec.vocabulary_delta import DELTA
 from spaninfer_engine.spec.vocabulary_towers import EXPECT, MEDIA, audio, vision
 from spaninfer_engine.spec.vocabulary_weights import (
     AUDIO_WEIGHTS,
@@ -189,6 +190,9 @@ _ATTN = Section(
         ),
         "index_style": Word(
             choice("half", "interleaved"), "half", "rope style of an indexer's heads"
+        ),
+        "gated": Word(
+            FLAG, False, "what a head reads is scaled by sigmoids, stored with q: [q, gate] per head"
         ),
         "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
@@ -378,6 +382,7 @@ SECTIONS: Mapping[str, Section] = {
     "norm": _NORM,
     "embed": _EMBED,
     "attn": _ATTN,
+    "delta": DELTA,
     "rope": _ROPE,
     "mlp": _MLP,
     "moe": _MOE,

@@ -24,6 +24,7 @@ from spaninfer_engine.backends.grid_weights import (
     turned_experts,
 )
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.delta_rule import delta_rule
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
@@ -33,7 +34,11 @@ from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
+from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
+
+
+_WIDE = "wide"  # the layout of weights in float32
 
 
 def cuda_is_available() -> bool:
@@ -99,7 +104,11 @@ class TorchOps:
         return program
 
     def layout(self, operator: str, argument: str) -> str:
-        """Every weight lies as in the checkpoint; those of products may be rounded."""
+        """Every weight lies as in the checkpoint, in this dtype; those of products may be rounded,
+        and logarithms of decays, which are few, are not.
+        """
+        if operator == "delta_gates":
+            return _WIDE
         rounded = None if self._grid is None else rounded_layout(operator, argument)
         return rounded or "plain"
 
@@ -113,7 +122,8 @@ class TorchOps:
             arrays = rounded_weights(arrays, layout, self._grid)
         rows = [array.shape[0] for array in arrays]
         shape = (sum(rows), *arrays[0].shape[1:])
-        packed = torch.empty(shape, dtype=self.dtype, device=self.device)
+        dtype = torch.float32 if layout == _WIDE else self.dtype
+        packed = torch.empty(shape, dtype=dtype, device=self.device)
         for array, part in zip(arrays, torch.split(packed, rows), strict=True):
             self.upload(array, part)
         return packed
@@ -134,6 +144,8 @@ class TorchOps:
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group."""
         shape = span_buffer_shape(group, num_spans, span_len)
+        if group.state is not None:
+            return _states(torch.empty(shape, dtype=torch.float32, device=self.device), group.state)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
@@ -512,6 +524,48 @@ class TorchOps:
             read.append(made[0].transpose(0, 1))
         return torch.cat(read)
 
+    def convolve(
+        self, step: Step[Tensor], x: Tensor, *, weight: Tensor, group: int, layer: int
+    ) -> Tensor:
+        """Piece by piece, in float32."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        assert metadata.states is not None, "a model with states has spans for them"
+        inputs, out, taps = metadata.caches[group].keys[layer], torch.empty_like(x), weight.float()
+        for first, last, source, target in metadata.states[group]:
+            before = torch.zeros_like(inputs[target]) if source is None else inputs[source]
+            rows = torch.cat([before, x[first:last].float()])
+            out[first:last] = F.conv1d(rows.T, taps[:, None], groups=len(taps)).T
+            inputs[target] = rows[last - first :]
+        return out
+
+    def delta_gates(
+        self, a: Tensor, b: Tensor, *, a_log: Tensor, dt_bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Decays and rates, in float32."""
+        return -a_log.exp() * F.softplus(a.float() + dt_bias), b.float().sigmoid()
+
+    def delta_rule(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        group: int,
+        layer: int,
+    ) -> Tensor:
+        """Piece by piece, in float32."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        assert metadata.states is not None, "a model with states has spans for them"
+        states, out = metadata.caches[group].values[layer], torch.empty_like(value)
+        for first, last, source, target in metadata.states[group]:
+            state = torch.zeros_like(states[target]) if source is None else states[source]
+            rows = (each[first:last] for each in (query, key, value, g, beta))
+            out[first:last], states[target] = delta_rule(*rows, state)
+        return out
+
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""
         texts = [x[run.first : run.last].float() for run in step.attention.batch.runs()]
@@ -638,6 +692,16 @@ def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tenso
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     """[1 H T T]: scores with biases added, or -inf where the mask is False."""
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def _states(buffer: Tensor, state: StateShape) -> SpanCache[Tensor]:
+    """Return the inputs [N S n C] and matrices [N S H D E] of buffer[S N numbers]."""
+    cut = state.conv_numbers
+    inputs = buffer[..., :cut].unflatten(-1, (state.inputs, state.channels))
+    sizes = (state.heads, state.key_dim, state.value_dim)
+    matrices = buffer[..., cut:].unflatten(-1, sizes)
+    rows = buffer.view(torch.uint8).flatten(1)
+    return SpanCache(inputs.transpose(0, 1), matrices.transpose(0, 1), rows)
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
