@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.spec.nodes import CacheGroup
 
-
 STATES_PER_REQUEST = 2
-"""Spans of a state group for each request: its own state, and a snapshot for others to begin with."""
+"""Spans of a state group for each request: its own state, and a snapshot for others."""
 
 STATE_BYTES = 4  # of a number of a state, whatever keys and values are stored in
 

@@ -1,4 +1,4 @@
-"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464, equation 10), and what stands before it.
+"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464, equation 10), and what comes before.
 
 A value head keeps a matrix S [D E] in place of keys and values. Per token, with a decay exp(g) and
 a rate beta in (0, 1), and with q and k of unit length:

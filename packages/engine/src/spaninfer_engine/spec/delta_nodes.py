@@ -89,6 +89,4 @@ class DeltaAttention:
     def state(self) -> StateShape:
         """What it keeps of a sequence."""
         channels = 2 * self.keys + self.values
-        return StateShape(
-            self.taps - 1, channels, self.value_heads, self.key_dim, self.value_dim
-        )
+        return StateShape(self.taps - 1, channels, self.value_heads, self.key_dim, self.value_dim)

@@ -192,7 +192,9 @@ _ATTN = Section(
             choice("half", "interleaved"), "half", "rope style of an indexer's heads"
         ),
         "gated": Word(
-            FLAG, False, "what a head reads is scaled by sigmoids, stored with q: [q, gate] per head"
+            FLAG,
+            False,
+            "what a head reads is scaled by sigmoids, stored with q: [q, gate] per head",
         ),
         "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(

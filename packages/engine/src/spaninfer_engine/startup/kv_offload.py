@@ -58,17 +58,15 @@ def decide_kv_offload(
             f"--kv-offload is {gib(budget)}, and this machine gives a process {gib(total_bytes())} "
             "at most; lower it"
         )
-    one = sum(span_bytes(group, span_len, stored) for group in groups if group.state is None)
+    keys = sum(span_bytes(group, span_len, stored) for group in groups if group.state is None)
     states = sum(span_bytes(group, span_len, stored) for group in groups if group.state is not None)
-    if budget < 2 * (one + states):
+    if budget < 2 * (one := keys + states):
         raise ConfigError(
-            f"--kv-offload is {budget:,} bytes, and a span takes {one + states:,}; two are the least"
+            f"--kv-offload is {budget:,} bytes, and a span takes {one:,}; two are the least"
         )
-    share = budget // 2 if one and states else budget  # states are as large as many spans
+    share = budget // 2 if keys and states else budget  # states are as large as many spans
     return KVOffload(
-        num_slots=tuple(
-            share // (one if group.state is None else states) for group in groups
-        ),
+        num_slots=tuple(share // (keys if group.state is None else states) for group in groups),
         folder=None if disk is None else Path(disk),
         disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
         ttl_s=ttl_s,

@@ -30,9 +30,7 @@ def delta_rule_in_chunks(
     """Return o[T H E] and the state[H D E] behind it; see spaninfer_op_reference.delta_rule."""
     ratio, scale = value.shape[1] // key.shape[1], query.shape[-1] ** -0.5
     # Heads first: products of matrices, one per head.
-    query, key = (
-        np.repeat(unit_rows(each).swapaxes(0, 1), ratio, axis=0) for each in (query, key)
-    )
+    query, key = (np.repeat(unit_rows(each).swapaxes(0, 1), ratio, axis=0) for each in (query, key))
     heads, g, beta = value.swapaxes(0, 1), g.T, beta.T
     out = np.empty_like(value)
     for first in range(0, len(value), CHUNK):

@@ -37,8 +37,7 @@ from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
 from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
 
-
-_WIDE = "wide"  # the layout of weights in float32
+_WIDE = "float32"  # the layout of weights in float32
 
 
 def cuda_is_available() -> bool:
