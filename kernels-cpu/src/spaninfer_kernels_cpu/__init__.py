@@ -36,6 +36,7 @@ from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.elementwise.formula_call import (
     ADD,
     SCALE,
+    SIGMOID_GATE,
     SOFTCAP,
     Formula,
     activation_formula,
@@ -121,6 +122,7 @@ __all__ = [
     "PART_NUMBERS",
     "PLANES",
     "SCALE",
+    "SIGMOID_GATE",
     "SOFTCAP",
     "TOKENS",
     "Arguments",

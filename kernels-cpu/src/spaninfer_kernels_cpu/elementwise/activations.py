@@ -79,10 +79,13 @@ _FORMULAS: dict[str, Any] = {
     "gelu": lambda activation, x: x * _normal(x),  # noqa: ARG005
     "gelu_tanh": lambda activation, x: _gelu_tanh(x),  # noqa: ARG005
     "quick_gelu": lambda activation, x: x * _sigmoid(_QUICK * x),  # noqa: ARG005
+    "sigmoid": lambda activation, x: _sigmoid(x),  # noqa: ARG005
     "relu": lambda activation, x: _ZERO if x < _ZERO else x,  # noqa: ARG005
 }
 
-ACTIVATIONS = {name: Activation(name) for name in _FORMULAS}
+SIGMOID = Activation("sigmoid")  # of gates; no MLP has it
+
+ACTIVATIONS = {name: Activation(name) for name in _FORMULAS if name != SIGMOID.name}
 """By the names of spaninfer_op_reference."""
 
 SILU = ACTIVATIONS["silu"]

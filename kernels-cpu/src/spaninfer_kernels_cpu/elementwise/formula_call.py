@@ -16,6 +16,7 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import (
     ACTIVATIONS,
+    SIGMOID,
     Activation,
     activated,
     clamped_swiglu,
@@ -118,6 +119,9 @@ def formula_call(
 
 ADD, SCALE, SOFTCAP = Formula("add"), Formula("scale"), Formula("softcap")
 """x + y * number; x * number; number * tanh(x / number)."""
+
+SIGMOID_GATE = Formula("gate", SIGMOID)
+"""sigmoid(x) * y."""
 
 
 def gate_formula(act: str) -> Formula:

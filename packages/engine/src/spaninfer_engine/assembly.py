@@ -8,6 +8,7 @@ from spaninfer_engine.cache.disk_tier import DiskTier
 from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.rope_state import rope_state_of
 from spaninfer_engine.cache.span_transfer import SpanTransfer
+from spaninfer_engine.cache.state_table import STATE_WINDOW
 from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.config import KVOffload, Resolved
 from spaninfer_engine.core import Core
@@ -58,7 +59,10 @@ def _cache_shape(decoder: Decoder, resolved: Resolved) -> CacheShape:
     return CacheShape(
         span_len=resolved.span_len,
         num_spans=resolved.num_spans,
-        windows=tuple(group.window for group in decoder.groups),
+        windows=tuple(
+            group.window if group.state is None else STATE_WINDOW for group in decoder.groups
+        ),
+        states=frozenset(group.index for group in decoder.groups if group.state is not None),
         kv_dtype=resolved.kv_dtype,
         rope_state=rope_state_of(decoder),
         share=resolved.prefix_cache,

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.spec.nodes import CacheGroup
 
+STATES_PER_REQUEST = 2
+"""Spans of a state group for each request: its own state, and a snapshot for others."""
+
+STATE_BYTES = 4  # of a number of a state, whatever keys and values are stored in
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -65,7 +70,11 @@ def gib(number: int) -> str:
 
 
 def span_bytes(group: CacheGroup, span_len: int, stored: Stored) -> int:
-    """Return the bytes of one span: keys and values of `span_len` tokens in all layers."""
+    """Return the bytes of one span: keys and values of `span_len` tokens in all layers, or what
+    they keep of a sequence.
+    """
+    if group.state is not None:
+        return len(group.layers) * group.state.numbers * STATE_BYTES
     dims = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
     scales = stored.latent_scales if group.rotary_dim else len(dims)
     head_bytes = sum(dims) * stored.bits // 8 + scales * stored.scale_bytes
@@ -78,6 +87,8 @@ def spans_per_request(group: CacheGroup, span_len: int, demand: Demand) -> int:
     A window group gives spans back behind the window, but a step needs those of the positions that
     it computes besides; the window may begin inside one span and the step end inside another.
     """
+    if group.state is not None:
+        return STATES_PER_REQUEST
     whole = -(-demand.max_len // span_len)
     if group.window is None:
         return whole

@@ -25,6 +25,13 @@ _GLM_5_ATTENTION = (  # with the norms of a layer
 )  # fmt: skip
 _GLM_5_INDEXER = 32 * 128 * 2048 + 128 * 6144 + 2 * 128 + 32 * 6144
 
+
+def _delta_layer(hidden: int, *, keys: int, values: int, heads: int) -> int:
+    """Projections, convolution, two numbers per head, a norm of 128 channels, output projection."""
+    projected = 2 * keys + 2 * values + 2 * heads
+    return (projected + values) * hidden + 4 * (2 * keys + values) + 2 * heads + 128
+
+
 BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final norm
     "XVERSE-13B": 2 * 100278 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120) + 5120,
     "InternLM-7B": (
@@ -61,6 +68,24 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
     "GLM-5.2": (  # three indexers, and one per four layers of the others
         2 * 154880 * 6144 + 6144 + 78 * _GLM_5_ATTENTION + 21 * _GLM_5_INDEXER
         + 3 * 3 * 6144 * 12288 + 75 * (257 * 3 * 6144 * 2048 + 256 * 6144 + 256)
+    ),
+    "Qwen3-Next-80B-A3B": (  # without what predicts further tokens
+        2 * 151936 * 2048 + 2048
+        + 12 * (2048 * 2 * 4096 + 2 * 2048 * 512 + 4096 * 2048 + 2 * 256)
+        + 36 * _delta_layer(2048, keys=2048, values=4096, heads=32)
+        + 48 * (513 * 3 * 2048 * 512 + 512 * 2048 + 2048 + 2 * 2048)
+    ),
+    "Qwen3.5-27B": (  # the text model, as are those below
+        2 * 248320 * 5120 + 5120
+        + 16 * (5120 * 2 * 6144 + 2 * 5120 * 1024 + 6144 * 5120 + 2 * 256)
+        + 48 * _delta_layer(5120, keys=2048, values=6144, heads=48)
+        + 64 * (3 * 5120 * 17408 + 2 * 5120)
+    ),
+    "Qwen3.5-35B-A3B": (
+        2 * 248320 * 2048 + 2048
+        + 10 * (2048 * 2 * 4096 + 2 * 2048 * 512 + 4096 * 2048 + 2 * 256)
+        + 30 * _delta_layer(2048, keys=2048, values=4096, heads=32)
+        + 40 * (257 * 3 * 2048 * 512 + 256 * 2048 + 2048 + 2 * 2048)
     ),
     "Orion-14B": (2 * 84608 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 15360 + 4 * 5120) + 2 * 5120),
 }  # fmt: skip

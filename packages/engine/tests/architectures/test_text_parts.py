@@ -35,6 +35,7 @@ _QWEN25_VISION = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_hea
 _QWEN3_VISION = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2,
                  "intermediate_size": 48, "num_position_embeddings": 16,
                  "deepstack_visual_indexes": [0]}  # fmt: skip
+_QWEN35_VISION = {key: each for key, each in _QWEN3_VISION.items() if "deep" not in key}
 _AUDIO = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
           "encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 20}  # fmt: skip
 
@@ -70,12 +71,14 @@ WHOLE = {
         _QWEN3_VISION, **_IDS),
     "qwen3_vl_moe": _whole("Qwen3VLMoe", _text("qwen3_moe", rope_parameters=_mrope(4, 4, 4)),
         _QWEN3_VISION, **_IDS),
+    "qwen3_5": _whole("Qwen3_5", _text("qwen3_5"), _QWEN35_VISION, **_IDS),
+    "qwen3_5_moe": _whole("Qwen3_5Moe", _text("qwen3_5_moe"), _QWEN35_VISION, **_IDS),
     "qwen2_audio": _whole("Qwen2Audio", _text("qwen2", model_type="qwen2"),
         {**_AUDIO, "model_type": "qwen2_audio_encoder"}, audio_token_index=190),
 }  # fmt: skip
 
 
-WITHOUT_TOWERS = ("llama4", "mistral3", "ministral3")
+WITHOUT_TOWERS = ("llama4", "mistral3", "ministral3", "qwen3_5", "qwen3_5_moe")
 
 
 @pytest.mark.parametrize("name", WHOLE)

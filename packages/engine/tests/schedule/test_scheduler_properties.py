@@ -65,6 +65,7 @@ def longrope(length: int) -> State:
     return ((1,),) if length > 20 else ()
 
 
+STATES = dict(windows=(None, 2), states=frozenset({1}))
 SHAPES = {
     "plenty": dict(num_spans=(200,)),
     "tiny": dict(num_spans=(9,), step_tokens=10, max_running=6),
@@ -89,6 +90,21 @@ SHAPES = {
     "not shared": dict(num_spans=(14,), share=False),
     "dynamic": dict(num_spans=(12,), rotation=RopeState(dynamic)),
     "longrope": dict(num_spans=(12,), rotation=RopeState(longrope, recompute_beyond=20)),
+    "states": dict(num_spans=(14, 8), **STATES, step_tokens=8),
+    "few states": dict(num_spans=(30, 2), **STATES, step_tokens=10),
+    "states alone": dict(num_spans=(5,), windows=(2,), states=frozenset({0}), context=40),
+    "states and windows": dict(
+        num_spans=(6, 12, 5), windows=(2, None, 6), states=frozenset({0}), context=40, step_tokens=7
+    ),
+    "many snapshots": dict(num_spans=(16, 9), **STATES, snapshot_tokens=4, step_tokens=13),
+    "states of few places": dict(num_spans=(9, 6), **STATES, max_running=2, step_tokens=3),
+    "states not shared": dict(num_spans=(14, 6), **STATES, share=False),
+    "states and longrope": dict(
+        num_spans=(13, 6), **STATES, rotation=RopeState(longrope, recompute_beyond=20)
+    ),
+    "host slots and states": dict(
+        num_spans=(10, 3), **STATES, num_slots=(20, 4), step_tokens=8, context=40
+    ),
     "longrope window": dict(
         num_spans=(13, 8), windows=(None, 9), rotation=RopeState(longrope, recompute_beyond=20)
     ),

@@ -24,6 +24,7 @@ from spaninfer_op_reference.attention import (
     merge,
 )
 from spaninfer_op_reference.compare import close, relative_error, tolerance
+from spaninfer_op_reference.delta import UNIT_EPS, convolve, delta_gates, delta_rule, unit_rows
 from spaninfer_op_reference.embedding import (
     add_rows,
     add_types,
@@ -98,6 +99,7 @@ __all__ = [
     "GREEDY",
     "GRIDS",
     "SCALE_BLOCK",
+    "UNIT_EPS",
     "CodeRange",
     "FrequencyRule",
     "Logprobs",
@@ -123,7 +125,10 @@ __all__ = [
     "blend_rows",
     "block_scaled_linear",
     "close",
+    "convolve",
     "cos_sin",
+    "delta_gates",
+    "delta_rule",
     "dequantize_q8_0",
     "dequantize_weight",
     "embed",
@@ -188,6 +193,7 @@ __all__ = [
     "top_logprobs",
     "topk",
     "uniform",
+    "unit_rows",
     "unpack_nibbles",
     "unpair_codes",
     "word_ends",

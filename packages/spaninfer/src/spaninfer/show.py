@@ -206,6 +206,8 @@ def model(parts: Parts) -> None:
         held = f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}"
         if group.is_index:
             held = f"keys of {group.key_dim} of indexers, for sparse attention"
+        if (state := group.state) is not None:
+            held = f"a state of {state.heads} x {state.key_dim} x {state.value_dim} per request"
         table.add_row(f"cache group {group.index}", f"{len(group.layers)} layers", held)
     _out.print(table)
 
@@ -216,6 +218,7 @@ def fit(found: Capacity, wanted: Wanted) -> bool:
         title=escape(
             f"{found.architecture}: {found.parameters:,} parameters; KV cache {found.kv_dtype}, "
             f"{found.token_bytes / 1024:,.1f} KiB per token"
+            + (f", {_size(found.state_bytes)} per request" if found.state_bytes else "")
         ),
         title_justify="left",
     )

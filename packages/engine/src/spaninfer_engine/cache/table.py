@@ -25,9 +25,15 @@ class SpanTable:
         self._span_len = span_len
         self._num_sent = 0  # indices below were sent to the runner
 
-    def num_missing(self, stop: int) -> int:
-        """Return how many spans are missing to hold the positions below `stop`."""
-        return max(0, -(-stop // self._span_len) - self.stop)
+    def num_missing(self, stop: int, begin: int = 0) -> int:
+        """Return how many spans are missing to hold the positions below `stop`, from index `begin`
+        on.
+        """
+        return max(0, -(-stop // self._span_len) - max(self.stop, begin))
+
+    def num_spare(self, running: int) -> int:
+        """Return how many spans must stay available for so many sequences that run."""
+        return running
 
     def slide(self, start: int) -> None:
         """Give back the spans that positions from `start` on cannot see."""

@@ -28,7 +28,7 @@ def joined_linears(ops: Ops[Any], count: int) -> Claim:
 
     def build(operations: Sequence[Operation], pack: Pack) -> Kernel:
         weights = joined(operations, ops, pack)
-        sizes = tuple(use_of(operation, "weight").shape[0] for operation in operations)
+        sizes = tuple(use_of(operation, "weight").num_rows for operation in operations)
 
         def kernel(_step: Step[Any], x: Any) -> Any:
             return ops.split(ops.linear(x, **weights), sizes=sizes)

@@ -72,6 +72,27 @@ class PartRows:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Some parts of every group of rows, part by part: a weight[groups * sum(sizes), in] holds
+    parts of these sizes in each group.
+    """
+
+    sizes: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        return array[self.order(len(array))]
+
+    def order(self, count: int) -> NDArray[np.int64]:
+        """Return the place, of `count`, of each row that is taken."""
+        places = np.arange(count).reshape(-1, sum(self.sizes))
+        stops = np.cumsum(self.sizes)
+        taken = [places[:, stops[part] - self.sizes[part] : stops[part]] for part in self.parts]
+        return np.concatenate([each.reshape(-1) for each in taken])
+
+
+@dataclass(frozen=True, slots=True)
 class Transposed:
     """A matrix stored [in, out] as [out, in]."""
 
@@ -144,6 +165,7 @@ View: TypeAlias = (
     | FlatRows
     | TapRows
     | PartRows
+    | GroupedRows
     | Transposed
     | OneRow
     | UnitRows
@@ -170,6 +192,17 @@ class Use:
         """The shape that the operator sees, before any view."""
         shape = self.tensors[0].shape
         return (len(self.tensors), *shape) if self.stacked else shape
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix that the operator sees."""
+        match self.view:
+            case GroupedRows():
+                return len(self.view.order(self.shape[0]))
+            case Transposed():
+                return self.shape[1]
+            case _:
+                return self.shape[0]
 
     def assemble(self, arrays: tuple[Packable, ...]) -> Packable:
         """Return what the operator's definition takes, from the arrays of `tensors` in order."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.ops.states import StatePieces
 from spaninfer_engine.step.batch import Batch, cut_batch
 from spaninfer_engine.step.sequences import NO_SECOND, Sequences
 
@@ -20,7 +21,9 @@ Ints = NDArray[np.int32]
 class SpanCache(NamedTuple, Generic[A]):
     """The KV cache of one cache group: keys [N S L K D] and values [N S L K E]; N is the layer.
 
-    Where the values are the first channels of the keys (MLA) they are a view of them. In memory a
+    Where the values are the first channels of the keys (MLA) they are a view of them. Of a group of
+    states, `keys` are the inputs [N S n C] of convolutions and `values` the matrices [N S H D E],
+    both in float32. In memory a
     span of all layers is contiguous: [S N L K (D or E)], see `ops.table.Ops.cache`. `rows` are the
     same memory as bytes [S span_bytes], for copies of whole spans.
     """
@@ -86,6 +89,7 @@ class AttentionMetadata(Generic[A]):
     second_from: Ints  # [R] by table row: the position from which a pair's second text begins
     windows: AttentionMetadata[A] | None = None  # towers: the same rows cut into windows
     until: Ints | None = None  # [T] position behind the last that a token sees; None: its own
+    states: StatePieces | None = None  # None without caches
 
     def token_types(self) -> Ints:
         """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""

@@ -231,7 +231,7 @@ class Ops(Protocol, Generic[A]):
         ...
 
     def sigmoid_gate(self, x: A, gate: A) -> A:
-        """x[T C] * sigmoid(gate[T 1])."""
+        """x[T C] * sigmoid(gate), of gate[T C] or gate[T 1]."""
         ...
 
     def scale_rows(self, x: A, factor: A) -> A:
@@ -353,6 +353,28 @@ class Ops(Protocol, Generic[A]):
         """
         ...
 
+    def convolve(self, step: Step[A], x: A, *, weight: A, group: int, layer: int) -> A:
+        """[T C]: the causal convolution of x[T C] by weight[C n], slice by slice, behind the inputs
+        that the sequences' states keep; see op_reference.convolve.
+        """
+        ...
+
+    def delta_gates(self, a: A, b: A, *, a_log: A, dt_bias: A) -> tuple[A, A]:
+        """Decays [T H] and rates [T H] in float32, of a[T H] and b[T H]; see
+        op_reference.delta_gates.
+        """
+        ...
+
+    def delta_rule(
+        self, step: Step[A], query: A, key: A, value: A, g: A, beta: A, *, group: int, layer: int
+    ) -> A:
+        """[T H E]: what the states say of query[T K D], after each has learned key[T K D] and
+        value[T H E] of its token, in float32, rounded once; see op_reference.delta_rule.
+
+        Where a step's pieces (`ops.states`) end, states are left in their spans.
+        """
+        ...
+
     def pool(self, step: Step[A], x: A, *, kinds: tuple[PoolKind, ...]) -> A:
         """[R C]: each slice's rows of x[T C] as a vector, side by side for each of some kinds."""
         ...
@@ -416,5 +438,7 @@ def reads_step(operator: str) -> bool:
 
 def span_buffer_shape(group: CacheGroup, num_spans: int, span_len: int) -> tuple[int, int, int]:
     """[S N X]: a span of all layers of a group is one contiguous row of N * X numbers."""
+    if group.state is not None:
+        return num_spans, len(group.layers), group.state.numbers
     width = group.key_dim + (0 if group.values_in_keys else group.value_dim)
     return num_spans, len(group.layers), span_len * group.kv_heads * width

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.ops.operation import ByDistance, HeadRows, Use
+from spaninfer_engine.ops.operation import ByDistance, GroupedRows, HeadRows, Use
 from spaninfer_engine.program.builder import ProgramBuilder, affine
+from spaninfer_engine.program.lower_delta import lower_delta
 from spaninfer_engine.spec.attention_nodes import (
     Alibi,
     Attention,
@@ -20,10 +21,14 @@ from spaninfer_engine.spec.attention_nodes import (
     RopeStyle,
     SplitQkv,
 )
+from spaninfer_engine.spec.delta_nodes import DeltaAttention
+from spaninfer_engine.spec.weight_nodes import Linear
 
 
 def lower_attention(
-    program: ProgramBuilder, node: Attention | MlaAttention | RaggedAttention, x: str
+    program: ProgramBuilder,
+    node: Attention | MlaAttention | DeltaAttention | RaggedAttention,
+    x: str,
 ) -> str:
     """Append what an attention computes of x; return its value."""
     match node:
@@ -31,6 +36,8 @@ def lower_attention(
             return _causal(program, node, x)
         case MlaAttention():
             return _latent(program, node, x)
+        case DeltaAttention():
+            return lower_delta(program, node, x)
         case RaggedAttention():
             return _ragged(program, node, x)
 
@@ -63,7 +70,19 @@ def _causal(program: ProgramBuilder, node: Attention, x: str) -> str:
         chunked=node.chunked,
         alibi=_alibi(node.positions),
     )
-    return program.linear(node.out, program.add("merge_heads", read, name="read"), "attention")
+    read = program.add("merge_heads", read, name="read")
+    if isinstance(node.qkv, SplitQkv) and node.gated:
+        gate = _part_of_heads(program, node.qkv.q, node.heads, 1, x, "gate")
+        read = program.add("sigmoid_gate", read, gate, name="read")
+    return program.linear(node.out, read, "attention")
+
+
+def _part_of_heads(
+    program: ProgramBuilder, q: Linear, heads: Heads, part: int, x: str, name: str
+) -> str:
+    """Return the queries of a projection to [q, gate] per head, or the gates."""
+    use = Use("weight", (q.weight,), view=GroupedRows((heads.dim, heads.dim), (part,)))
+    return program.add("linear", x, name=name, uses=(use,))
 
 
 def _ragged(program: ProgramBuilder, node: RaggedAttention, x: str) -> str:
@@ -171,6 +190,9 @@ def _query_key_value(
 ) -> tuple[str, ...]:
     heads = node.heads
     match node.qkv:
+        case SplitQkv(q=q, k=k, v=v) if isinstance(node, Attention) and node.gated:
+            queries = _part_of_heads(program, q, heads, 0, x, "q")
+            flat = queries, program.linear(k, x, "k"), program.linear(v, x, "v")
         case SplitQkv(q=q, k=k, v=v):
             flat = program.linear(q, x, "q"), program.linear(k, x, "k"), program.linear(v, x, "v")
         case FusedQkv(linear=linear, layout="concat"):

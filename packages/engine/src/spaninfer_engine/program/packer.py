@@ -14,7 +14,7 @@ import numpy as np
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, stack_weights
 
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
-from spaninfer_engine.ops.operation import Packable, TakenApart, Use
+from spaninfer_engine.ops.operation import GroupedRows, Packable, TakenApart, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.weight_nodes import Ones, Weight
@@ -116,14 +116,15 @@ def _keeps_codes(use: Use, stored: Sequence[QuantizedEntry]) -> bool:
     """Return True if a use reads the weight as it is, or its rows in another order."""
     if use.view is None:
         return True
-    is_of_rows = isinstance(use.view, TakenApart) and use.view.axis == len(use.shape) - 2
+    is_taken_apart = isinstance(use.view, TakenApart) and use.view.axis == len(use.shape) - 2
+    is_of_rows = is_taken_apart or isinstance(use.view, GroupedRows)
     return is_of_rows and all(entry.format.group_rows == 1 for entry in stored)
 
 
 def _load(use: Use, stored: Sequence[QuantizedEntry]) -> QuantizedWeight:
     weights = [entry.load() for entry in stored]
     weight = stack_weights(weights) if use.stacked else weights[0]
-    if isinstance(use.view, TakenApart):
+    if isinstance(use.view, TakenApart | GroupedRows):
         return weight.rows(use.view.order(weight.shape[-2]))
     return weight
 

@@ -17,9 +17,11 @@ from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHasher, find_prefix
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.span_files import SpanKey
+from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS, StateTable
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.kv_memory import STATES_PER_REQUEST
 from spaninfer_engine.plan import SpanCopy
 from spaninfer_engine.request import Request
 from spaninfer_engine.schedule.admission import Limits
@@ -35,6 +37,8 @@ class CacheShape:
     windows: tuple[int | None, ...]
     kv_dtype: str
     rope_state: RopeState
+    states: frozenset[int] = frozenset()  # groups whose spans are states of sequences
+    snapshot_tokens: int = SNAPSHOT_TOKENS  # of a prompt, between two states that are kept
     share: bool = True  # may requests share prefixes with each other?
     num_slots: tuple[int, ...] = ()  # of host memory, for KV cache offloading
     ttl: TimeToLive = FOREVER  # of spans in these slots
@@ -142,13 +146,16 @@ class KVCacheManager:
         for table, (_, numbers) in zip(seq.tables, hit.tables, strict=True):
             # Behind a window, spans go back while a long prompt is computed step by step.
             reach = maxsize if table.window is None else begin + self._step_tokens
-            missing = table.num_missing(min(seq.prefill_end, reach)) - hit.num_spans
+            missing = table.num_missing(min(seq.prefill_end, reach), hit.num_spans)
             shared = [number for number in numbers if number < table.pool.num_spans]
             loaded = len(numbers) - len(shared)
-            count = missing + loaded + table.pool.num_not_in_use(shared) + spare
+            count = missing + loaded + table.pool.num_not_in_use(shared) + table.num_spare(spare)
             availability = max(availability, _availability(table.pool, count))
         if availability is Availability.NOW:
             self._adopt(seq, hit)
+            for table in seq.tables:
+                if isinstance(table, StateTable):
+                    table.begin(seq.prefill_end)
             seq.num_published_spans = hit.num_spans
             self._touch(seq)
             self._end_fetch(seq)
@@ -171,10 +178,14 @@ class KVCacheManager:
     def publish(self, seq: SequenceState, num_computed: int) -> None:
         """Publish the whole spans among the first `num_computed` positions, for others to share."""
         num_spans = num_computed // self.shape.span_len
+        if self.shape.states:
+            self._publish_snapshots(seq, num_spans)
         if num_spans <= seq.num_published_spans:
             return
         hashes = self._hashes(seq, num_spans)
         for group, table in enumerate(seq.tables):
+            if isinstance(table, StateTable):
+                continue
             begin, end = max(seq.num_published_spans, table.first), min(num_spans, table.stop)
             if begin < end:
                 spans = table.spans[begin - table.first : end - table.first]
@@ -182,6 +193,22 @@ class KVCacheManager:
                 if self.offload is not None:
                     self.offload.store(group, spans, hashes[begin:end])
         seq.num_published_spans = num_spans
+
+    def _publish_snapshots(self, seq: SequenceState, num_spans: int) -> None:
+        """Publish the states that were kept behind some of the first `num_spans` spans, and give
+        them back: nobody but who shares their prefix needs them. The next step may begin with the
+        last.
+        """
+        num_passed = min(num_spans, (seq.num_scheduled - 1) // self.shape.span_len)
+        for group in self.shape.states:
+            table = seq.tables[group]
+            assert isinstance(table, StateTable)
+            for index, span in table.take_snapshots(num_passed):
+                hashes = self._hashes(seq, index + 1)[index : index + 1]
+                table.pool.publish([span], hashes)
+                if self.offload is not None:
+                    self.offload.store(group, [span], hashes)
+                table.pool.give_back([span])
 
     def release(self, seq: SequenceState) -> None:
         """Give all spans of a sequence back: its keys are gone, unless their prefix is cached."""
@@ -240,11 +267,13 @@ class KVCacheManager:
         for pool in self.pools:
             pool.mark_finished(step)
 
-    def _tables(self) -> tuple[SpanTable, ...]:
+    def _tables(self) -> tuple[SpanTable | StateTable, ...]:
         shape = self.shape
         return tuple(
-            SpanTable(pool, shape.span_len, window)
-            for pool, window in zip(self.pools, shape.windows, strict=True)
+            StateTable(pool, shape.span_len, shape.snapshot_tokens)
+            if group in shape.states
+            else SpanTable(pool, shape.span_len, window)
+            for group, (pool, window) in enumerate(zip(self.pools, shape.windows, strict=True))
         )
 
     def _adopt(self, seq: SequenceState, hit: PrefixHit) -> None:
@@ -331,6 +360,13 @@ def _check_windows(shape: CacheShape, limits: Limits) -> None:
     """Raise unless one request fits into every group with a window."""
     for group, (num_spans, window) in enumerate(zip(shape.num_spans, shape.windows, strict=True)):
         if window is None:
+            continue
+        if group in shape.states:
+            if num_spans < STATES_PER_REQUEST:
+                raise ConfigError(
+                    f"cache group {group} has room for {num_spans} states of sequences, and a "
+                    f"request needs {STATES_PER_REQUEST}; give the cache more memory"
+                )
             continue
         needed = min(
             # What a step sees and writes, which need not begin where a span does.

@@ -9,6 +9,7 @@ from sys import maxsize
 import numpy as np
 
 from spaninfer_engine.cache.prefix import SpanHasher
+from spaninfer_engine.cache.state_table import StateTable
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.logprobs import Entry, TokenLogprobs
 from spaninfer_engine.media import MediaRun
@@ -75,7 +76,7 @@ class SequenceState:
         *,
         limit: int,
         hasher: SpanHasher,
-        tables: tuple[SpanTable, ...],
+        tables: tuple[SpanTable | StateTable, ...],
     ) -> None:
         self.request, self.index = request, index
         self.seq_id = request.id + index

@@ -114,6 +114,7 @@ class Attention:
     logn_base: int | None = None  # q *= max(1, log_base(position + 1)) (Qwen-1)
     llama4_scale: Llama4Scale | None = None
     sinks: Weight | None = None  # [H]: scores of a key without value (gpt-oss)
+    gated: bool = False  # rows of q are [q, gate] per head: sigmoids scale what is read
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import CacheGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The KV shape of a layer: layers with equal shapes share span numbers."""
+    """What a layer keeps: its KV shape, or its state. Equal layers share span numbers."""
 
     kv_heads: int
     key_dim: int
     value_dim: int
     window: int | None = None
     values_in_keys: bool = False
+    state: StateShape | None = None
 
 
 class Groups:
@@ -40,6 +42,7 @@ class Groups:
                 value_dim=kept.value_dim,
                 values_in_keys=kept.values_in_keys,
                 window=kept.window,
+                state=kept.state,
             )
             for index, (kept, layers) in enumerate(self._layers.items())
         )

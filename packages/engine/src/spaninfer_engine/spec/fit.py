@@ -19,6 +19,8 @@ from spaninfer_engine.spec.attention_nodes import (
     Rope,
     SplitQkv,
 )
+from spaninfer_engine.spec.delta_nodes import DeltaAttention
+from spaninfer_engine.spec.fit_delta import delta_misfits
 from spaninfer_engine.spec.mlp_nodes import (
     EachExpert,
     FusedGatedMLP,
@@ -226,7 +228,9 @@ def _layer(layer: Layer, model: Model) -> Misfits:
     yield from _mlp(layer.mlp, model.hidden)
 
 
-def _attention(node: Attention | MlaAttention | RaggedAttention, model: Model) -> Misfits:
+def _attention(
+    node: Attention | MlaAttention | DeltaAttention | RaggedAttention, model: Model
+) -> Misfits:
     if isinstance(node, RaggedAttention):
         yield from _heads(node, model.hidden)
     elif not 0 <= node.group < len(model.groups):
@@ -235,6 +239,8 @@ def _attention(node: Attention | MlaAttention | RaggedAttention, model: Model) -
         yield from _latent(node, model.groups[node.group], model.hidden)
         if isinstance(node.indexer, Indexer):
             yield from _indexer(node.indexer, node, model.groups)
+    elif isinstance(node, DeltaAttention):
+        yield from delta_misfits(node, model.groups[node.group], model.hidden)
     else:
         yield from _grouped(node, model.groups[node.group], model.hidden)
 
@@ -247,7 +253,8 @@ def _heads(node: Attention | RaggedAttention, hidden: int) -> Misfits:
     q, kv = heads.query * dim, heads.kv * dim
     match node.qkv:
         case SplitQkv(q=query, k=key, v=value):
-            for linear, rows in ((query, q), (key, kv), (value, kv)):
+            gates = isinstance(node, Attention) and node.gated
+            for linear, rows in ((query, 2 * q if gates else q), (key, kv), (value, kv)):
                 yield from _linear(linear, rows, hidden)
         case FusedQkv(linear=linear):
             yield from _linear(linear, q + 2 * kv, hidden)

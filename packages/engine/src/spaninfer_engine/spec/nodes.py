@@ -9,7 +9,7 @@ mlp_nodes.py, pooling_nodes.py, tower_nodes.py.
 Decoder
 ├── Embedding        table, scale, Learned | Sinusoidal positions, norm, projection
 ├── Layer ...        one per layer; equal layers differ only in their weights' names
-│   ├── Attention | MlaAttention (Indexer)
+│   ├── Attention | MlaAttention (Indexer) | DeltaAttention (delta_nodes.py)
 │   ├── GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
 │   └── norms before, behind and after each of the two; parallel; residual scale
 ├── Norm             the final one
@@ -37,6 +37,7 @@ from spaninfer_engine.spec.pooling_nodes import HeadLayer, Labels, LogitScore, P
 from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 if TYPE_CHECKING:
+    from spaninfer_engine.spec.delta_nodes import DeltaAttention, StateShape
     from spaninfer_engine.spec.tower_nodes import MediaTokens, Tower
 
 
@@ -92,7 +93,7 @@ class Layer:
     parallel: x + attention(n1(x)) + mlp(n2(x)), where n2 is `mlp_pre`, or n1 where that is None.
     """
 
-    attention: Attention | MlaAttention | RaggedAttention
+    attention: Attention | MlaAttention | DeltaAttention | RaggedAttention
     mlp: GatedMLP | FusedGatedMLP | PlainMLP | RoutedMLP
     norms: Norms
     parallel: bool = False
@@ -115,7 +116,8 @@ class Head:
 class CacheGroup:
     """Layers that share span numbers: equal KV shape and window.
 
-    Indexers keep their keys in a group of their own, without values.
+    Indexers keep their keys in a group of their own, without values. Layers with a `state` have
+    neither: a span is what all of them keep of a sequence behind one of its tokens.
     """
 
     index: int
@@ -125,6 +127,7 @@ class CacheGroup:
     value_dim: int
     values_in_keys: bool = False  # MLA: values are the first value_dim channels of the keys
     window: int | None = None
+    state: StateShape | None = None
 
     @property
     def is_index(self) -> bool:
@@ -198,7 +201,7 @@ def ropes(model: Model) -> tuple[Rope, ...]:
     return tuple(dict.fromkeys(filter(None, (_rope(layer.attention) for layer in model.layers))))
 
 
-def _rope(attention: Attention | MlaAttention | RaggedAttention) -> Rope | None:
+def _rope(attention: Attention | MlaAttention | DeltaAttention | RaggedAttention) -> Rope | None:
     match attention:
         case MlaAttention(rope=rope):
             return rope

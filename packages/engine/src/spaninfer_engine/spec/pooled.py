@@ -43,6 +43,7 @@ def _ragged(layer: Layer, architecture: str) -> Layer:
         or attention.logn_base is not None
         or attention.llama4_scale is not None
         or attention.sinks is not None
+        or attention.gated
     ):
         raise NotBuilt(
             f"vectors of {architecture} are not built: its attention needs a KV cache here; load a "

@@ -19,7 +19,9 @@ from spaninfer_engine.spec.attention_nodes import (
     SplitQkv,
 )
 from spaninfer_engine.spec.cache_groups import Groups, Kept
+from spaninfer_engine.spec.delta_nodes import DeltaAttention
 from spaninfer_engine.spec.maker import Maker, NormKind
+from spaninfer_engine.spec.resolve_delta import DeltaReader
 from spaninfer_engine.spec.resolve_indexer import IndexerReader
 from spaninfer_engine.spec.resolve_relative import relative_bias
 from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
@@ -32,6 +34,7 @@ _RAGGED = {
     "logn": (None,),
     "llama4_beta": (None,),
     "sinks": (False,),
+    "gated": (False,),
 }
 
 
@@ -51,17 +54,21 @@ class AttentionReader:
             self._scale *= yarn_factor(scope)
         bias = scope.text("attn", "bias")
         self._qkv_bias, self._o_bias = bias != "none", bias == "q,k,v,o"
+        self._gated = scope.flag("attn", "gated")
         self._positions = {local: self._position(local) for local in (False, True)}
         self._relative = relative_bias(maker) if scope.text("attn", "pos") == "relative" else None
         self._indexers = IndexerReader(maker, self._hidden)
+        self._delta = DeltaReader(maker)
         self._check()
 
     def layer(
         self, index: int, within: str, groups: Groups
-    ) -> Attention | MlaAttention | RaggedAttention:
+    ) -> Attention | MlaAttention | DeltaAttention | RaggedAttention:
         """Return the attention of one layer, whose names begin with `within`."""
         if not self._causal:
             return self._ragged(index, within)
+        if self._delta.has(index):
+            return self._delta.layer(index, within, groups)
         if self._mla:
             return self._latent(index, within, groups)
         return self._grouped(index, within, groups, self._window_of(index))
@@ -75,6 +82,9 @@ class AttentionReader:
             raise scope.error("attn", "pos", "latent attention needs rope")
         if self._mla and (self._qkv_bias or self._window):
             raise scope.error("attn", "kind", "latent attention has neither bias nor window here")
+        if self._gated and (self._mla or scope.text("attn", "qkv") != "split" or self._qkv_bias):
+            problem = "is built for grouped heads with three projections, and without biases"
+            raise scope.error("attn", "gated", problem)
         if scope.optional_integer("attn", "index_topk") is not None and not self._mla:
             raise scope.error("attn", "index_topk", "sparse attention is built for mla alone")
         kv_heads = None if self._mla else scope.integer("dims", "kv_heads")
@@ -128,6 +138,7 @@ class AttentionReader:
             logn_base=scope.optional_integer("attn", "logn"),
             llama4_scale=self._llama4_scale(index),
             sinks=self._sinks(within),
+            gated=self._gated,
         )
 
     def _position_of(self, index: int, window: int | None) -> Rope | Alibi | None:
@@ -186,7 +197,7 @@ class AttentionReader:
 
     def _qkv(self, within: str, heads: Heads) -> SplitQkv | FusedQkv:
         layout = self._scope.text("attn", "qkv")
-        q, kv = heads.query * heads.dim, heads.kv * heads.dim
+        q, kv = heads.query * heads.dim * (2 if self._gated else 1), heads.kv * heads.dim
         if layout == "split":
             return SplitQkv(
                 self._rows(within, "q", q), self._rows(within, "k", kv), self._rows(within, "v", kv)

@@ -31,6 +31,7 @@ from spaninfer_engine.spec.typed import (
     optional,
     size,
 )
+from spaninfer_engine.spec.vocabulary_delta import DELTA
 from spaninfer_engine.spec.vocabulary_towers import EXPECT, MEDIA, audio, vision
 from spaninfer_engine.spec.vocabulary_weights import (
     AUDIO_WEIGHTS,
@@ -191,6 +192,11 @@ _ATTN = Section(
         ),
         "index_style": Word(
             choice("half", "interleaved"), "half", "rope style of an indexer's heads"
+        ),
+        "gated": Word(
+            FLAG,
+            False,
+            "what a head reads is scaled by sigmoids, stored with q: [q, gate] per head",
         ),
         "sinks": Word(FLAG, False, "each head has one more key, of a stored score and no value"),
         "logn": Word(
@@ -380,6 +386,7 @@ SECTIONS: Mapping[str, Section] = {
     "norm": _NORM,
     "embed": _EMBED,
     "attn": _ATTN,
+    "delta": DELTA,
     "rope": _ROPE,
     "mlp": _MLP,
     "moe": _MOE,

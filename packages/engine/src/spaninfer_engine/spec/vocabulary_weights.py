@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spaninfer_engine.spec.typed import TEXTS
+from spaninfer_engine.spec.vocabulary_delta import DELTA_NAMES
 from spaninfer_engine.spec.words import Section, Word, name
 
 _LAYER_NAMES = {
@@ -60,6 +61,7 @@ WEIGHTS = Section(
         "index_k": name("self_attn.indexer.wk", "indexer: hidden to key"),
         "index_k_norm": name("self_attn.indexer.k_norm", "indexer: norm of the key"),
         "index_weights": name("self_attn.indexer.weights_proj", "indexer: weights of heads"),
+        **DELTA_NAMES,
         "gate_up": name("mlp.gate_up_proj", "fused gate and up projection"),
         "router": name("mlp.gate", "router"),
         "router_bias": name("mlp.gate.e_score_correction_bias", "correction; the whole name"),

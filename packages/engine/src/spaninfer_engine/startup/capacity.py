@@ -12,7 +12,13 @@ from math import prod
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.config import EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError, NotBuilt
-from spaninfer_engine.kv_memory import Demand, longest, span_bytes, spans_per_request
+from spaninfer_engine.kv_memory import (
+    STATES_PER_REQUEST,
+    Demand,
+    longest,
+    span_bytes,
+    spans_per_request,
+)
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.packed import PackedReader
@@ -80,6 +86,7 @@ class Capacity:
     """What a memory holds of a model, format by format.
 
     token_bytes  of the KV cache, for one token of a long context
+    state_bytes  of a request besides, whatever its length: states of linear attention
     """
 
     architecture: str
@@ -87,6 +94,7 @@ class Capacity:
     context: int
     kv_dtype: KVDType
     token_bytes: int
+    state_bytes: int
     rooms: tuple[Room, ...]
 
 
@@ -125,7 +133,12 @@ def capacity(
         token_bytes=sum(
             span_bytes(group, SPAN_LEN, stored) // SPAN_LEN
             for group in model.groups
-            if group.window is None
+            if group.window is None and group.state is None
+        ),
+        state_bytes=sum(
+            STATES_PER_REQUEST * span_bytes(group, SPAN_LEN, stored)
+            for group in model.groups
+            if group.state is not None
         ),
         rooms=tuple(
             of.room(each, compute, sorted({min(length, model.max_len) for length in lengths}))

@@ -32,7 +32,8 @@ def decide_kv_offload(
 ) -> KVOffload | None:
     """Return how spans are offloaded; None where that was not requested.
 
-    Every cache group gets equally many slots. ConfigError where the options contradict each other,
+    Cache groups get equally many slots; those of states, if there are others, half of the memory.
+    ConfigError where the options contradict each other,
     or the KV cache is `on_host`, where slots beside it would be copies for nothing.
     """
     size, disk = asked.kv_offload_bytes, asked.kv_disk
@@ -57,13 +58,15 @@ def decide_kv_offload(
             f"--kv-offload is {gib(budget)}, and this machine gives a process {gib(total_bytes())} "
             "at most; lower it"
         )
-    one = sum(span_bytes(group, span_len, stored) for group in groups)
-    if budget < 2 * one:
+    keys = sum(span_bytes(group, span_len, stored) for group in groups if group.state is None)
+    states = sum(span_bytes(group, span_len, stored) for group in groups if group.state is not None)
+    if budget < 2 * (one := keys + states):
         raise ConfigError(
             f"--kv-offload is {budget:,} bytes, and a span takes {one:,}; two are the least"
         )
+    share = budget // 2 if keys and states else budget  # states are as large as many spans
     return KVOffload(
-        num_slots=(budget // one,) * len(groups),
+        num_slots=tuple(share // (keys if group.state is None else states) for group in groups),
         folder=None if disk is None else Path(disk),
         disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
         ttl_s=ttl_s,
@@ -92,7 +95,7 @@ def offload_decisions(offload: KVOffload | None, span_len: int) -> list[Decision
     """Return the rows of the start-up table."""
     if offload is None:
         return []
-    slots = f"{offload.num_slots[0] * span_len:,} tokens in host memory"
+    slots = f"{max(offload.num_slots) * span_len:,} tokens in host memory"
     disk = f", {gib(offload.disk_bytes)} on disk" if offload.folder is not None else ""
     ttl = "" if isinf(offload.ttl_s) else f", until unused for {offload.ttl_s:,g} s"
     return [Decision("KV offload", slots + disk + ttl, "requested")]

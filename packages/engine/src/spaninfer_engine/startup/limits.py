@@ -8,6 +8,7 @@ from math import prod
 
 from spaninfer_op_reference import WeightFormat
 
+from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.kv_memory import (
@@ -317,6 +318,7 @@ def _spans(
     """Return the rows about the KV cache."""
     held = tuple(zip(num_spans, groups, strict=True))
     taken = sum(count * span_bytes(group, span_len, stored) for count, group in held)
+    states = [(count, group) for count, group in held if group.state is not None]
     at_once = min(count / spans_per_request(group, span_len, demand) for count, group in held)
     return [
         Decision(
@@ -326,8 +328,18 @@ def _spans(
         ),
         Decision(
             "spans",
-            " + ".join(f"{count:,}" for count in num_spans),
+            " + ".join(f"{count:,}" for count, group in held if group.state is None) or "none",
             f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
+        ),
+        *(
+            Decision(
+                "states",
+                f"{count:,}",
+                f"of {span_bytes(group, span_len, stored) / 2**20:,.1f} MiB: one for each request, "
+                f"the others for prefixes, which are found at the end of earlier prompts and every "
+                f"{SNAPSHOT_TOKENS:,} tokens",
+            )
+            for count, group in states
         ),
     ]
 

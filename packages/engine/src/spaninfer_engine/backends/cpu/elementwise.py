@@ -8,6 +8,7 @@ from typing import Any
 from spaninfer_kernels_cpu import (
     ADD,
     SCALE,
+    SIGMOID_GATE,
     SOFTCAP,
     Call,
     Formula,
@@ -169,8 +170,15 @@ def activation(operation: Operation, _pack: Pack) -> Write:
 
 
 def sigmoid_gate(_operation: Operation, _pack: Pack) -> Write:
-    """x * sigmoid(gate)."""
-    return _by_row(sigmoid_gate_call)
+    """x * sigmoid(gate), of a gate for each row, or for each number."""
+    by_row = _by_row(sigmoid_gate_call)
+
+    def write(to: Recorder, x: Value, gate: Value) -> Values:
+        if gate.size == x.size:
+            return (write_formula(to, SIGMOID_GATE, gate, x),)
+        return by_row(to, x, gate)
+
+    return write
 
 
 def scale_rows(_operation: Operation, _pack: Pack) -> Write:

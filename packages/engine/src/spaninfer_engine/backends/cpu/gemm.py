@@ -45,7 +45,7 @@ class Products:
     def joined(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """One product with the rows of all weights, whose output is cut."""
         weight, bias = self._weights(operations, pack)
-        sizes = [use_of(operation, "weight").shape[0] for operation in operations]
+        sizes = [use_of(operation, "weight").num_rows for operation in operations]
 
         def write(to: Recorder, x: Value) -> Values:
             return self._product(to, x, weight, bias).cut(sizes)

@@ -25,7 +25,7 @@ from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import Decoder, Model
+from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Model
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
@@ -136,6 +136,7 @@ class CudaBackend(Backend):
         from spaninfer_engine.backends.cuda.scaled import codes_of_packing
         from spaninfer_engine.backends.grid_weights import grid_of_packing
 
+        refuse_states(options.groups)
         assert options.dtype != "float32", options
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         of_gpu = codes_of_packing(packing) or format_of_packing(packing)
@@ -206,6 +207,15 @@ def refuse_varying(steps: Iterable[str]) -> None:
         raise ConfigError(
             f"batch_invariant was requested, and this model needs {', '.join(varying)}, whose "
             "kernels choose by the number of rows in what order they add; leave it out"
+        )
+
+
+def refuse_states(groups: Iterable[CacheGroup]) -> None:
+    """Raise ConfigError for models whose layers keep states."""
+    if any(group.state is not None for group in groups):
+        raise ConfigError(
+            "layers of this model keep states by the gated delta rule, for which backend cuda has "
+            "no kernels yet; choose --backend torch"
         )
 
 

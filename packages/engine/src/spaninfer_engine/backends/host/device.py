@@ -14,6 +14,7 @@ from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
+from spaninfer_engine.ops.states import StatePieces
 from spaninfer_engine.ops.step import (
     A,
     AttentionMetadata,
@@ -172,6 +173,7 @@ def build_step(
             caches=caches,
             second_from=sequences.second_from,
             until=batch.until(sequences),
+            states=StatePieces(batch, sequences.tables, sequences.span_len),
         ),
     )
 

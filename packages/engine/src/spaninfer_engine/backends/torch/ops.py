@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.delta_rule import delta_rule
 from spaninfer_engine.backends.torch.pooling import pool_text
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.tensors import TorchTensors
@@ -344,6 +345,48 @@ class TorchOps(TorchTensors):
             made = F.scaled_dot_product_attention(q, k, v, scale=scale)
             read.append(made[0].transpose(0, 1))
         return torch.cat(read)
+
+    def convolve(
+        self, step: Step[Tensor], x: Tensor, *, weight: Tensor, group: int, layer: int
+    ) -> Tensor:
+        """Piece by piece, in float32."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        assert metadata.states is not None, "a model with states has spans for them"
+        inputs, out, taps = metadata.caches[group].keys[layer], torch.empty_like(x), weight.float()
+        for first, last, source, target in metadata.states[group]:
+            before = torch.zeros_like(inputs[target]) if source is None else inputs[source]
+            rows = torch.cat([before, x[first:last].float()])
+            out[first:last] = F.conv1d(rows.T, taps[:, None], groups=len(taps)).T
+            inputs[target] = rows[last - first :]
+        return out
+
+    def delta_gates(
+        self, a: Tensor, b: Tensor, *, a_log: Tensor, dt_bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Decays and rates, in float32."""
+        return -a_log.exp() * F.softplus(a.float() + dt_bias), b.float().sigmoid()
+
+    def delta_rule(
+        self,
+        step: Step[Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        group: int,
+        layer: int,
+    ) -> Tensor:
+        """Piece by piece, in float32."""
+        metadata: AttentionMetadata[Tensor] = step.attention
+        assert metadata.states is not None, "a model with states has spans for them"
+        states, out = metadata.caches[group].values[layer], torch.empty_like(value)
+        for first, last, source, target in metadata.states[group]:
+            state = torch.zeros_like(states[target]) if source is None else states[source]
+            rows = (each[first:last] for each in (query, key, value, g, beta))
+            out[first:last], states[target] = delta_rule(*rows, state)
+        return out
 
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""

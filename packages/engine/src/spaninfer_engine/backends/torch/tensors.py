@@ -20,7 +20,10 @@ from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.ops.table import span_buffer_shape
+from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import CacheGroup
+
+_WIDE = "float32"  # the layout of weights in float32
 
 
 class TorchTensors:
@@ -38,7 +41,11 @@ class TorchTensors:
         self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
 
     def layout(self, operator: str, argument: str) -> str:
-        """Every weight lies as in the checkpoint; those of products may be rounded."""
+        """Every weight lies as in the checkpoint, in this dtype; those of products may be rounded,
+        and logarithms of decays, which are few, are not.
+        """
+        if operator == "delta_gates":
+            return _WIDE
         rounded = None if self._grid is None else rounded_layout(operator, argument)
         return rounded or "plain"
 
@@ -52,7 +59,8 @@ class TorchTensors:
             arrays = rounded_weights(arrays, layout, self._grid)
         rows = [array.shape[0] for array in arrays]
         shape = (sum(rows), *arrays[0].shape[1:])
-        packed = torch.empty(shape, dtype=self.dtype, device=self.device)
+        dtype = torch.float32 if layout == _WIDE else self.dtype
+        packed = torch.empty(shape, dtype=dtype, device=self.device)
         for array, part in zip(arrays, torch.split(packed, rows), strict=True):
             self.upload(array, part)
         return packed
@@ -73,6 +81,8 @@ class TorchTensors:
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group."""
         shape = span_buffer_shape(group, num_spans, span_len)
+        if group.state is not None:
+            return _states(torch.empty(shape, dtype=torch.float32, device=self.device), group.state)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
@@ -138,6 +148,16 @@ class TorchTensors:
         parts = x[torch.from_numpy(rows).to(self.device)].float()
         by = torch.from_numpy(weights).to(self.device)
         return (parts * by[..., None]).sum(1).to(x.dtype)
+
+
+def _states(buffer: Tensor, state: StateShape) -> SpanCache[Tensor]:
+    """Return the inputs [N S n C] and matrices [N S H D E] of buffer[S N numbers]."""
+    cut = state.conv_numbers
+    inputs = buffer[..., :cut].unflatten(-1, (state.inputs, state.channels))
+    sizes = (state.heads, state.key_dim, state.value_dim)
+    matrices = buffer[..., cut:].unflatten(-1, sizes)
+    rows = buffer.view(torch.uint8).flatten(1)
+    return SpanCache(inputs.transpose(0, 1), matrices.transpose(0, 1), rows)
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
