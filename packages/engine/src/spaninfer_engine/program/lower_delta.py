@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from spaninfer_engine.ops.operation import Constant, FlatRows, GroupedRows, Use
 from spaninfer_engine.spec.delta_nodes import DeltaAttention, GroupedDelta, SplitDelta
@@ -46,7 +46,7 @@ class Writing(Protocol):
 def lower_delta(to: Writing, node: DeltaAttention, x: str, place: int) -> str:
     """Append what layer number `place` of its cache group computes of x; return its value."""
     qkv, z, b, a = _projected(to, node, x)
-    where = {"group": node.group, "layer": place}
+    where: dict[str, Any] = {"group": node.group, "layer": place}
     conv = Use("weight", (node.conv,), view=FlatRows())
     mixed = to.add("convolve", qkv, name="mixed", uses=(conv,), **where)
     mixed = to.add("activation", mixed, name="mixed", act="silu")

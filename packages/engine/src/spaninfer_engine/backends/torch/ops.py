@@ -24,8 +24,8 @@ from spaninfer_engine.backends.grid_weights import (
     turned_experts,
 )
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
-from spaninfer_engine.backends.torch.delta_rule import delta_rule
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
+from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces, state_cache
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
@@ -34,7 +34,6 @@ from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, Claim, span_buffer_shape
-from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import ActivationName, CacheGroup, GateName, PoolKind, RopeStyle
 
 _WIDE = "float32"  # the layout of weights in float32
@@ -144,7 +143,7 @@ class TorchOps:
         """Allocate the spans of a cache group."""
         shape = span_buffer_shape(group, num_spans, span_len)
         if group.state is not None:
-            return _states(torch.empty(shape, dtype=torch.float32, device=self.device), group.state)
+            return state_cache(group.state, shape, self.device)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
@@ -527,15 +526,7 @@ class TorchOps:
         self, step: Step[Tensor], x: Tensor, *, weight: Tensor, group: int, layer: int
     ) -> Tensor:
         """Piece by piece, in float32."""
-        metadata: AttentionMetadata[Tensor] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        inputs, out, taps = metadata.caches[group].keys[layer], torch.empty_like(x), weight.float()
-        for first, last, source, target in metadata.states[group]:
-            before = torch.zeros_like(inputs[target]) if source is None else inputs[source]
-            rows = torch.cat([before, x[first:last].float()])
-            out[first:last] = F.conv1d(rows.T, taps[:, None], groups=len(taps)).T
-            inputs[target] = rows[last - first :]
-        return out
+        return convolve_pieces(step.attention, x, weight, group, layer)
 
     def delta_gates(
         self, a: Tensor, b: Tensor, *, a_log: Tensor, dt_bias: Tensor
@@ -556,14 +547,7 @@ class TorchOps:
         layer: int,
     ) -> Tensor:
         """Piece by piece, in float32."""
-        metadata: AttentionMetadata[Tensor] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        states, out = metadata.caches[group].values[layer], torch.empty_like(value)
-        for first, last, source, target in metadata.states[group]:
-            state = torch.zeros_like(states[target]) if source is None else states[source]
-            rows = (each[first:last] for each in (query, key, value, g, beta))
-            out[first:last], states[target] = delta_rule(*rows, state)
-        return out
+        return learn_pieces(step.attention, (query, key, value, g, beta), group, layer)
 
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""
@@ -691,16 +675,6 @@ def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tenso
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     """[1 H T T]: scores with biases added, or -inf where the mask is False."""
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-
-
-def _states(buffer: Tensor, state: StateShape) -> SpanCache[Tensor]:
-    """Return the inputs [N S n C] and matrices [N S H D E] of buffer[S N numbers]."""
-    cut = state.conv_numbers
-    inputs = buffer[..., :cut].unflatten(-1, (state.inputs, state.channels))
-    sizes = (state.heads, state.key_dim, state.value_dim)
-    matrices = buffer[..., cut:].unflatten(-1, sizes)
-    rows = buffer.view(torch.uint8).flatten(1)
-    return SpanCache(inputs.transpose(0, 1), matrices.transpose(0, 1), rows)
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
