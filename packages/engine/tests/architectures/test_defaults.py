@@ -34,7 +34,9 @@ MUST_BE_SAID = SIZES | {
 NO_FRACTION = [
     name
     for name in FAMILIES
-    if not name.startswith(("phi", "glm", "stablelm", "bloom", "opt", "minimax"))
+    if not name.startswith(
+        ("phi", "glm", "stablelm", "bloom", "opt", "minimax", "qwen3_next", "qwen3_5")
+    )
 ]
 
 

@@ -17,7 +17,8 @@ from spaninfer_engine.ops.operation import GroupedRows, Use
 from spaninfer_engine.ops.states import Piece, pieces
 from spaninfer_engine.ops.step import AttentionMetadata, Step
 from spaninfer_engine.spec.delta_nodes import StateShape
-from spaninfer_engine.spec.nodes import CacheGroup, Weight
+from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.step.batch import Run
 
 STATE = StateShape(inputs=3, channels=20, heads=4, key_dim=8, value_dim=6)

@@ -78,7 +78,7 @@ def test_an_unknown_class_is_answered_with_the_nearest() -> None:
     ("unknown", "nearest"),
     [
         ("Gemma3nForConditionalGeneration", "Gemma3"),
-        ("Qwen3NextForCausalLM", "Qwen3"),
+        ("Qwen3OmniMoeForConditionalGeneration", "Qwen3"),
         ("Llama5ForConditionalGeneration", "Llama"),
         ("Phi4MMForCausalLM", "Phi"),
         ("PhiMoEForCausalLM", "Phi"),
@@ -110,8 +110,8 @@ def test_no_model_type_belongs_to_two_bundled_specs() -> None:
 
 
 def test_an_unknown_model_type_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownArchitecture, match="'qwen3_next'; nearest are qwen3"):
-        find({"model_type": "qwen3_next"})
+    with pytest.raises(UnknownArchitecture, match="'qwen3_nextt'; nearest are qwen3"):
+        find({"model_type": "qwen3_nextt"})
 
 
 def test_the_first_class_that_is_known_counts() -> None:

@@ -114,7 +114,8 @@ class StateTable:
         """Yield the indices of [start, stop) whose states are kept: the last whole span in front of
         the prompt's last token, which is always computed, and some before it.
         """
-        last, every = (self._prefill_end - 1) // self._span_len - 1, self._tokens // self._span_len
+        last = (self._prefill_end - 1) // self._span_len - 1
+        every = max(self._tokens // self._span_len, 1)
         yield from (i for i in range(start, min(stop, last)) if (i + 1) % every == 0)
         if start <= last < stop:
             yield last

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spaninfer_engine.ops.operation import FlatRows, GroupedRows, Use
 from spaninfer_engine.program.builder import ProgramBuilder
 from spaninfer_engine.spec.delta_nodes import DeltaAttention, GroupedDelta, SplitDelta
@@ -11,7 +13,7 @@ from spaninfer_engine.spec.weight_nodes import Linear
 def lower_delta(program: ProgramBuilder, node: DeltaAttention, x: str) -> str:
     """Append what such a layer computes of x; return its value."""
     qkv, z, b, a = _projected(program, node, x)
-    where = {"group": node.group, "layer": program.layer_in_group(node.group)}
+    where: dict[str, Any] = {"group": node.group, "layer": program.layer_in_group(node.group)}
     conv = Use("weight", (node.conv,), view=FlatRows())
     mixed = program.add("convolve", qkv, name="mixed", uses=(conv,), **where)
     mixed = program.add("activation", mixed, name="mixed", act="silu")

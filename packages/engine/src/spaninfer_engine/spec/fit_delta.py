@@ -23,6 +23,7 @@ def delta_misfits(node: DeltaAttention, group: CacheGroup, hidden: int) -> Itera
             wanted += [(b, (heads, hidden)), (a, (heads, hidden))]
         case GroupedDelta(qkvz=qkvz, ba=ba):
             wanted += [(qkvz, (channels + node.values, hidden)), (ba, (2 * heads, hidden))]
+    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
     shapes = [(linear.weight.name, linear.weight.shape, shape) for linear, shape in wanted]
     shapes += [
         (node.conv.name, node.conv.shape, (channels, 1, node.taps)),

@@ -30,7 +30,7 @@ class DeltaReader:
         key_heads, value_heads = (scope.integer("delta", each) for each in ("k_heads", "v_heads"))
         if value_heads % key_heads:
             problem = f"{value_heads} value heads are no multiple of {key_heads} key heads"
-            raise scope.error("delta", "v_heads", problem)
+            raise scope.error("delta", "k_heads", problem)
         taps = scope.integer("delta", "taps")
         key_dim, value_dim = (scope.integer("delta", each) for each in ("k_dim", "v_dim"))
         keys, values = key_heads * key_dim, value_heads * value_dim

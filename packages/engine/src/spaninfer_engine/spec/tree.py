@@ -32,13 +32,14 @@ def parameter_count(node: object) -> int:
 
 
 def shortened(model: Model) -> Model:
-    """Return the model with its first layers only: one of every kind, and then one more.
+    """Return the model with its first layers only: one of every kind, and then one of the last's.
 
-    That is the last one then, which computes fewer rows behind its attention than others do.
+    The last one computes fewer rows behind its attention than others do.
     """
     kinds = [_kind(layer) for layer in model.layers]
     first_of_last = max((kinds.index(kind) for kind in kinds), default=-1)
-    return dataclasses.replace(model, layers=model.layers[: first_of_last + 2])
+    enough = (n for n in range(first_of_last + 2, len(kinds)) if kinds[n - 1] == kinds[-1])
+    return dataclasses.replace(model, layers=model.layers[: next(enough, len(kinds))])
 
 
 def _kind(node: object) -> object:

@@ -1,4 +1,4 @@
-"""The gated delta rule in chunks: products of matrices in place of a loop over tokens.
+"""The gated delta rule as products of matrices, one per head: a token, or a chunk of them.
 
 Within a chunk, with G the sums of decays g up to each token, S the state in front, and L the rows
 below the diagonal,
@@ -22,6 +22,17 @@ from spaninfer_op_reference import unit_rows
 Array = NDArray[Any]
 
 CHUNK = 64  # tokens: the work within a chunk grows with its square, that between chunks does not
+
+
+def delta_rule_of_token(
+    query: Array, key: Array, value: Array, g: Array, beta: Array, state: Array
+) -> tuple[Array, Array]:
+    """Return o[1 H E] and the state[H D E] behind it, by the formulas of the definition."""
+    ratio, scale = value.shape[1] // key.shape[1], query.shape[-1] ** -0.5
+    query, key = (np.repeat(unit_rows(each[0]), ratio, axis=0)[:, None] for each in (query, key))
+    state = state * np.exp(g[0])[:, None, None]
+    state += key.swapaxes(1, 2) * (beta[0][:, None, None] * (value[0][:, None] - key @ state))
+    return (query @ state)[None, :, 0] * scale, state
 
 
 def delta_rule_in_chunks(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import KVArray, aligned
 
-from spaninfer_engine.backends.host.ops import as_rows
+from spaninfer_engine.backends.host.states import as_rows
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.spec.nodes import CacheGroup

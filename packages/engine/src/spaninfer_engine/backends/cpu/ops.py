@@ -32,7 +32,7 @@ from spaninfer_kernels_cpu import (
 )
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
-from spaninfer_engine.backends.cpu.delta_rule import delta_rule_in_chunks
+from spaninfer_engine.backends.cpu.delta_rule import delta_rule_in_chunks, delta_rule_of_token
 from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.fusions import recorded_claims
 from spaninfer_engine.backends.cpu.gemm import (
@@ -51,7 +51,6 @@ from spaninfer_engine.backends.cpu.quantised import (
 )
 from spaninfer_engine.backends.cpu.script import chain
 from spaninfer_engine.backends.cpu.tuning import GemmTuner
-from spaninfer_engine.backends.host.ops import state_cache
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.bound import BoundProgram
@@ -136,16 +135,15 @@ class CpuOps(ReferenceOps):
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
         """Allocate the spans of a cache group."""
         if group.state is not None:
-            return state_cache(group.state, num_spans, len(group.layers))
+            return super().cache(group, num_spans, span_len)
         return allocate(group, num_spans, span_len, self._kv_dtype)
 
     def learn(
         self, query: Array, key: Array, value: Array, g: Array, beta: Array, state: Array
     ) -> tuple[Array, Array]:
-        """One token by the definition, more of them in chunks."""
-        if len(value) == 1:
-            return super().learn(query, key, value, g, beta, state)
-        return delta_rule_in_chunks(query, key, value, g, beta, state)
+        """A token by the formulas, more of them in chunks."""
+        learn = delta_rule_of_token if len(value) == 1 else delta_rule_in_chunks
+        return learn(query, key, value, g, beta, state)
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
         """Return weights of products packed, others as arrays."""

@@ -11,12 +11,17 @@ import spaninfer_op_reference as definition
 from numpy.typing import NDArray
 from spaninfer_op_reference import WeightFormat
 
+from spaninfer_engine.backends.host.states import (
+    as_rows,
+    convolve_pieces,
+    learn_pieces,
+    state_cache,
+)
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
 from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
-from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 from spaninfer_engine.step.batch import Run
@@ -60,9 +65,9 @@ class HostOps:
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Array]:
         """Allocate the spans of a cache group; the system gives memory when spans are written."""
-        buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
         if group.state is not None:
-            return _states(buffer, group.state)
+            return state_cache(group.state, num_spans, len(group.layers), self.dtype)
+        buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
         cut = span_len * group.kv_heads * group.key_dim
         keys = _heads(buffer[..., :cut], span_len, group.kv_heads)
         rows = as_rows(buffer)
@@ -262,13 +267,7 @@ class HostOps:
         self, step: Step[Array], x: Array, *, weight: Array, group: int, layer: int
     ) -> Array:
         """Piece by piece."""
-        metadata: AttentionMetadata[Array] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        inputs, out = metadata.caches[group].keys[layer], np.empty_like(x)
-        for first, last, source, target in metadata.states[group]:
-            before = np.zeros_like(inputs[target]) if source is None else inputs[source]
-            out[first:last], inputs[target] = definition.convolve(x[first:last], weight, before)
-        return out
+        return convolve_pieces(step.attention, x, weight, group, layer)
 
     def delta_gates(
         self, a: Array, b: Array, *, a_log: Array, dt_bias: Array
@@ -289,14 +288,7 @@ class HostOps:
         layer: int,
     ) -> Array:
         """Piece by piece."""
-        metadata: AttentionMetadata[Array] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        states, out = metadata.caches[group].values[layer], np.empty_like(value)
-        for first, last, source, target in metadata.states[group]:
-            state = np.zeros_like(states[target]) if source is None else states[source]
-            rows = (each[first:last] for each in (query, key, value, g, beta))
-            out[first:last], states[target] = self.learn(*rows, state)
-        return out
+        return learn_pieces(step.attention, (query, key, value, g, beta), self.learn, group, layer)
 
     def learn(
         self, query: Array, key: Array, value: Array, g: Array, beta: Array, state: Array
@@ -417,31 +409,6 @@ def _bias(kind: AlibiKind | None, slopes: Array, positions: Array, scale: float)
             return definition.alibi_bias(slopes, positions) * scale
         case "plain":
             return definition.alibi_bias(slopes, positions)
-
-
-def as_rows(buffer: Array) -> NDArray[np.uint8]:
-    """Return the spans of buffer[S ...] as rows of bytes [S span_bytes], in the same memory."""
-    num_spans, *shape = buffer.shape
-    span_bytes = math.prod(shape) * buffer.itemsize
-    rows = buffer.view(np.uint8).reshape(num_spans, span_bytes)
-    assert np.may_share_memory(rows, buffer) or not buffer.size
-    return rows
-
-
-def state_cache(group_state: StateShape, num_spans: int, num_layers: int) -> SpanCache[Array]:
-    """Allocate the spans of a state group, in float32."""
-    buffer = np.empty((num_spans, num_layers, group_state.numbers), np.float32)
-    return _states(buffer, group_state)
-
-
-def _states(buffer: Array, state: StateShape) -> SpanCache[Array]:
-    """Return the inputs [N S n C] and matrices [N S H D E] of buffer[S N numbers]."""
-    cut, spans = state.conv_numbers, buffer.shape[:2]
-    inputs = buffer[..., :cut].reshape(*spans, state.inputs, state.channels)
-    sizes = (state.heads, state.key_dim, state.value_dim)
-    matrices = buffer[..., cut:].reshape(*spans, *sizes)
-    assert np.may_share_memory(inputs, buffer) or not buffer.size
-    return SpanCache(inputs.swapaxes(0, 1), matrices.swapaxes(0, 1), as_rows(buffer))
 
 
 def _heads(buffer: Array, span_len: int, kv_heads: int) -> Array:

@@ -22,9 +22,13 @@ def delta_rule(
         _unit(each.float()).transpose(0, 1).repeat_interleave(ratio, 0) for each in (query, key)
     )
     query, value, g, beta = query * scale, value.float().transpose(0, 1), g.T, beta.T
-    made = []
-    for parts in zip(*(each.split(CHUNK, 1) for each in (query, key, value, g, beta)), strict=True):
-        out, state = (_token if parts[0].shape[1] == 1 else _chunk)(*parts, state)
+    made: list[Tensor] = []
+    compute = _token if g.shape[1] == 1 else _chunk
+    for first in range(0, g.shape[1], CHUNK):
+        part = slice(first, first + CHUNK)
+        out, state = compute(
+            *(query[:, part], key[:, part], value[:, part], g[:, part], beta[:, part]), state
+        )
         made.append(out)
     return torch.cat(made, 1).transpose(0, 1), state
 

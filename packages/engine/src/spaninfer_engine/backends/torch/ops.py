@@ -16,9 +16,9 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
-from spaninfer_engine.backends.torch.delta_rule import delta_rule
 from spaninfer_engine.backends.torch.pooling import pool_text
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
+from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.torch.tensors import TorchTensors
 from spaninfer_engine.backends.torch.text_attention import TextScoring, attend_text
 from spaninfer_engine.ops.bound import BoundProgram
@@ -350,15 +350,7 @@ class TorchOps(TorchTensors):
         self, step: Step[Tensor], x: Tensor, *, weight: Tensor, group: int, layer: int
     ) -> Tensor:
         """Piece by piece, in float32."""
-        metadata: AttentionMetadata[Tensor] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        inputs, out, taps = metadata.caches[group].keys[layer], torch.empty_like(x), weight.float()
-        for first, last, source, target in metadata.states[group]:
-            before = torch.zeros_like(inputs[target]) if source is None else inputs[source]
-            rows = torch.cat([before, x[first:last].float()])
-            out[first:last] = F.conv1d(rows.T, taps[:, None], groups=len(taps)).T
-            inputs[target] = rows[last - first :]
-        return out
+        return convolve_pieces(step.attention, x, weight, group, layer)
 
     def delta_gates(
         self, a: Tensor, b: Tensor, *, a_log: Tensor, dt_bias: Tensor
@@ -379,14 +371,7 @@ class TorchOps(TorchTensors):
         layer: int,
     ) -> Tensor:
         """Piece by piece, in float32."""
-        metadata: AttentionMetadata[Tensor] = step.attention
-        assert metadata.states is not None, "a model with states has spans for them"
-        states, out = metadata.caches[group].values[layer], torch.empty_like(value)
-        for first, last, source, target in metadata.states[group]:
-            state = torch.zeros_like(states[target]) if source is None else states[source]
-            rows = (each[first:last] for each in (query, key, value, g, beta))
-            out[first:last], states[target] = delta_rule(*rows, state)
-        return out
+        return learn_pieces(step.attention, (query, key, value, g, beta), group, layer)
 
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
         """Text by text; means are summed in float32."""

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, rounded_layout, rounded_weights
 from spaninfer_engine.backends.torch.devices import free_device_bytes, usable_device
+from spaninfer_engine.backends.torch.states import state_cache
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.ops.table import span_buffer_shape
-from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import CacheGroup
 
 _WIDE = "float32"  # the layout of weights in float32
@@ -82,7 +82,7 @@ class TorchTensors:
         """Allocate the spans of a cache group."""
         shape = span_buffer_shape(group, num_spans, span_len)
         if group.state is not None:
-            return _states(torch.empty(shape, dtype=torch.float32, device=self.device), group.state)
+            return state_cache(group.state, shape, self.device)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
         head = (span_len, group.kv_heads)
         cut = math.prod(head) * group.key_dim
@@ -148,16 +148,6 @@ class TorchTensors:
         parts = x[torch.from_numpy(rows).to(self.device)].float()
         by = torch.from_numpy(weights).to(self.device)
         return (parts * by[..., None]).sum(1).to(x.dtype)
-
-
-def _states(buffer: Tensor, state: StateShape) -> SpanCache[Tensor]:
-    """Return the inputs [N S n C] and matrices [N S H D E] of buffer[S N numbers]."""
-    cut = state.conv_numbers
-    inputs = buffer[..., :cut].unflatten(-1, (state.inputs, state.channels))
-    sizes = (state.heads, state.key_dim, state.value_dim)
-    matrices = buffer[..., cut:].unflatten(-1, sizes)
-    rows = buffer.view(torch.uint8).flatten(1)
-    return SpanCache(inputs.transpose(0, 1), matrices.transpose(0, 1), rows)
 
 
 def _heads(buffer: Tensor, head: tuple[int, int]) -> Tensor:
