@@ -12,7 +12,9 @@ STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\
     len(EVENTS),
     EVENTS,
 )
-WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabcde"
+ANSWER = b'{"usage":{"completion_tokens":4,"total_tokens":9}}'
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER)
+FOUR = {"max_tokens": 4}
 HEAD = 20  # bytes: a status line
 
 
@@ -43,7 +45,7 @@ def cut(answer, size):
 def test_events_and_answers_are_counted_however_they_are_cut(size):
     pieces = cut(STREAM, size)
 
-    seen = asyncio.run(seen_of(pieces, {"stream": True}, lambda seen: seen.answers == 3))
+    seen = asyncio.run(seen_of(pieces, {**FOUR, "stream": True}, lambda seen: seen.answers == 3))
 
     assert seen.answers == 3
     assert 6 <= seen.events <= 8  # the fourth answer may have begun
@@ -51,14 +53,19 @@ def test_events_and_answers_are_counted_however_they_are_cut(size):
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_whole_answers_are_counted_however_they_are_cut(size):
-    seen = asyncio.run(seen_of(cut(WHOLE, size), {}, lambda seen: seen.answers == 3))
+    seen = asyncio.run(seen_of(cut(WHOLE, size), FOUR, lambda seen: seen.answers == 3))
 
     assert seen.answers == 3
 
 
-@pytest.mark.parametrize("body", [{}, {"stream": True}])
+@pytest.mark.parametrize("body", [FOUR, {**FOUR, "stream": True}])
 def test_a_refusal_ends_the_measurement(body):
     refusal = WHOLE.replace(b"200 OK", b"429 Too Many Requests")
 
     with pytest.raises(ConfigError, match=r"refused a request: .*429"):
         asyncio.run(seen_of([refusal], body, lambda _: False))
+
+
+def test_an_answer_of_another_length_than_asked_ends_the_measurement():
+    with pytest.raises(ConfigError, match=r'refused a request: .*"completion_tokens":4'):
+        asyncio.run(seen_of([WHOLE], {"max_tokens": 5}, lambda _: False))

@@ -29,8 +29,9 @@ class Seen:
 class Clients:
     """Connections that send the same request again whenever it is answered."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, num_tokens: int) -> None:
         self.request = request
+        self.ending = b'"completion_tokens":%d,' % num_tokens  # of each whole answer's usage
         self.seen = Seen()
         self.refusal: bytes | None = None
 
@@ -47,7 +48,7 @@ async def clients(
     target: Target, body: dict[str, Any], path: str, count: int
 ) -> AsyncIterator[Clients]:
     """Give clients that are sending; they leave in the end, wherever their answers are."""
-    found = Clients(target.post(body, path))
+    found = Clients(target.post(body, path), body["max_tokens"])
     kind = _Stream if body.get("stream") else _Whole
     loop = asyncio.get_running_loop()
     transports = []
@@ -99,6 +100,8 @@ class _Whole(_Client):
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         if len(body) >= length:
             self._check(self._data)
+            if self._shared.ending not in body:
+                self._shared.refusal = self._shared.refusal or self._data
             self._shared.seen.answers += 1
             self._ask()
 
