@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from spaninfer_kernel_launch import Launch, ShapeError
 
 _LOAD_BYTES = 16  # the widest load of one thread
-_FEWEST_THREADS, _MOST_THREADS = 32, 512  # a warp; four blocks fill an SM of 2048 threads
-_MOST_PACKS = 8  # 1024 threads of 8 packs spill on every architecture; 512 have twice the registers
+_FEWEST_THREADS, _MAX_THREADS = 32, 512  # a warp; four blocks fill an SM of 2048 threads
+_MAX_PACKS = 8  # 1024 threads of 8 packs spill on every architecture; 512 have twice the registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ def divide(channels: int, itemsize: int) -> Division:
     while channels % vector:
         vector //= 2
     loads = channels // vector
-    threads = min(max(_next_power_of_2(loads), _FEWEST_THREADS), _MOST_THREADS)
+    threads = min(max(_next_power_of_2(loads), _FEWEST_THREADS), _MAX_THREADS)
     packs = _next_power_of_2(-(-loads // threads))
-    if packs > _MOST_PACKS:
+    if packs > _MAX_PACKS:
         raise ShapeError(
             f"a row of {channels} channels of {itemsize} bytes, loaded by {vector}; "
-            f"at most {_MOST_THREADS * _MOST_PACKS * vector}"
+            f"at most {_MAX_THREADS * _MAX_PACKS * vector}"
         )
     return Division(vector, threads, packs)
 

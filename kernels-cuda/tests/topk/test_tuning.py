@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from spaninfer_kernel_launch import ShapeError
-from spaninfer_kernels_cuda.topk.tuning import HELD, MOST_K, divide, least_for
+from spaninfer_kernels_cuda.topk.tuning import HELD, MAX_K, divide, least_for
 
 H200 = 132  # multiprocessors
 
@@ -51,7 +51,7 @@ def test_a_bound_leaves_at_least_k_and_no_more_than_there_is_room_for():
 
 def test_every_size_has_a_division_whose_bound_the_sample_can_give():
     for length in [HELD + 1, 20_011, 1 << 17, 1 << 20, 12_345_677, (1 << 31) - 1]:
-        for k in [1, 2, 63, 1000, MOST_K]:
+        for k in [1, 2, 63, 1000, MAX_K]:
             for rows in [1, 2, 131, 256, 1000]:
                 division = divide(rows, length, k, 2, H200)
 

@@ -117,7 +117,7 @@ def test_an_event_loop_that_is_gone_does_not_disturb_the_others():
 
 
 def test_what_is_read_at_the_end_comes_in_one_output_per_choice_however_long_it_is(monkeypatch):
-    monkeypatch.setattr(aio, "MOST_UNREAD", 10)
+    monkeypatch.setattr(aio, "MAX_UNREAD", 10)
 
     runner = BlockedRunner(4, (100,), vocab=VOCAB, held=20)
 
@@ -139,7 +139,7 @@ def test_what_is_read_at_the_end_comes_in_one_output_per_choice_however_long_it_
 
 
 def test_a_request_that_its_task_does_not_read_is_stopped(monkeypatch):
-    monkeypatch.setattr(aio, "MOST_UNREAD", 10)
+    monkeypatch.setattr(aio, "MAX_UNREAD", 10)
 
     async def main(running):
         stream = running.start([1], SamplingParams(ignore_eos=True))

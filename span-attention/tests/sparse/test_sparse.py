@@ -12,7 +12,7 @@ from span_attention import Format, SpanLayout, Spans
 from span_attention.mla.tuning import divide_selected
 from span_attention.sparse import BatchSelected, Readers, attend_selected, select_keys
 from span_attention.sparse.tuning import (
-    MOST_TILES,
+    MAX_TILES,
     SELECT_BYTES,
     ScoreTile,
     blocks_per_row,
@@ -68,7 +68,7 @@ def test_scores_of_a_step_are_bounded_and_rows_of_a_tile_stay_together():
     tile = ScoreTile(64, 4)
 
     assert score_stride(131_073) == 131_200
-    assert tile.rows_at_once(100) == 4 * MOST_TILES
+    assert tile.rows_at_once(100) == 4 * MAX_TILES
     assert tile.rows_at_once(163_840) == 204
     assert tile.rows_at_once(2**30) == 4
 
@@ -206,7 +206,7 @@ def test_one_and_the_same_score_selects_the_first_positions(on_gpu):
 
 @pytest.mark.gpu
 def test_more_scores_than_fit_at_once_are_selected_in_parts(on_gpu, monkeypatch):
-    monkeypatch.setattr("span_attention.sparse.tuning._MOST_SCORES", 20_000)
+    monkeypatch.setattr("span_attention.sparse.tuning._MAX_SCORES", 20_000)
     for name in ("decodes", "a prompt"):
         step = Step(**STEPS[name], seed=5, span_len=64)  # sizes that no other test prepared
 

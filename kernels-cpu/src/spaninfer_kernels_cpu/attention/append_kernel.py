@@ -21,7 +21,7 @@ from spaninfer_kernels_cpu.codegen.specialization import specialized
 
 _ORDERED = {"contract", "reassoc", "nsz", "arcp", "nnan"}  # else extremes are no vector code
 GRID_BYTES = 8  # a zero and a scale
-_LEAST_SCALE = np.float32(1e-5)  # constant vectors still get a scale to divide by
+_MIN_SCALE = np.float32(1e-5)  # constant vectors still get a scale to divide by
 _ZERO = np.float32(0)
 
 
@@ -74,7 +74,7 @@ def _grid(kind: Element, x: int, size: int, scales: int) -> tuple[np.float32, np
     """Write and return the zero and the scale of x: the range of its numbers and 0."""
     least, most = _extremes(x, size)
     first, last = np.float32(kind.first), np.float32(kind.last)
-    scale = max((most - least) / (last - first), _LEAST_SCALE)
+    scale = max((most - least) / (last - first), _MIN_SCALE)
     zero = np.float32(rounded(min(max(first - least / scale, first), last)))
     write(FLOAT32, scales, 0, zero)
     write(FLOAT32, scales, 1, scale)

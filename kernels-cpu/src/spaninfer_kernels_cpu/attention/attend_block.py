@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.attention.attention_plan import MOST_QUERIES
+from spaninfer_kernels_cpu.attention.attention_plan import MAX_QUERIES
 from spaninfer_kernels_cpu.attention.kv_tile import (
     PIECE_BYTES,
     TOKENS,
@@ -119,7 +119,7 @@ class Scratch(NamedTuple):
 @host_device_function
 def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, int]:
     """Return the addresses from `memory` on, and how many bytes that takes, wherever it begins."""
-    rows = (MOST_QUERIES + _SPARE_ROWS) * 4
+    rows = (MAX_QUERIES + _SPARE_ROWS) * 4
     panels = (value_size + PANEL - 1) // PANEL
     queries = (memory + _CACHE_LINE - 1) // _CACHE_LINE * _CACHE_LINE
     scores = queries + rows * key_size

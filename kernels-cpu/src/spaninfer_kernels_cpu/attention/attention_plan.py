@@ -32,7 +32,7 @@ QUERIES: Final = 64  # of an item and a key head; their scores and sums stay in 
 # The same where all rows see all keys, so that none is multiplied in vain: keys are then loaded
 # for more rows at a time. CPU time of 1,024 patches, 16 heads of 80 channels: 156 ms with 64,
 # 115 with 128, 107 with 256, 98 by torch (EPYC with AVX2, 2026-11-23).
-MOST_QUERIES: Final = 256
+MAX_QUERIES: Final = 256
 CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 16 threads at 2048
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
@@ -145,7 +145,7 @@ def _write_items(
         first = read_index(position, start)
         end = read_index(until, start) if until != 0 else first + 1
         sees_all = window == 0 and (ahead == NO_END or end > first + 1)
-        most = larger(1, (MOST_QUERIES if sees_all else QUERIES) // group)
+        most = larger(1, (MAX_QUERIES if sees_all else QUERIES) // group)
         room_left = smaller(most, window - first % window) if chunked else most
         last = smaller(num_rows, start + room_left)
         if end > first + 1:

@@ -18,7 +18,7 @@ from spaninfer_kernels_cpu.attention.attend_call import LayerCache, Selected, de
 from spaninfer_kernels_cpu.attention.attend_kernel import AttentionKernels
 from spaninfer_kernels_cpu.attention.attention_plan import (
     ITEM_NUMBERS,
-    MOST_QUERIES,
+    MAX_QUERIES,
     plan_attention,
 )
 from spaninfer_kernels_cpu.attention.select_kernel import DIGITS, add_scores, select
@@ -189,8 +189,8 @@ def _score_row(
     out = arguments.scores + read_int64(arguments.scores, row) + start * 4
     for j in range(count):
         write(FLOAT32, out, j, np.float32(0))
-    for first in range(0, arguments.heads, MOST_QUERIES):
-        heads = smaller(MOST_QUERIES, arguments.heads - first)
+    for first in range(0, arguments.heads, MAX_QUERIES):
+        heads = smaller(MAX_QUERIES, arguments.heads - first)
         queries = row_at(arguments.query, row) + first * size * 4
         score(kernels.one, kernels.many, heads, size, count, _with_queries(scratch, queries))
         weights = row_at(arguments.weights, row) + first * 4

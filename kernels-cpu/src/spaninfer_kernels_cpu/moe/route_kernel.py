@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 _NOTHING = np.float32(-np.inf)
-_LEAST_SUM = np.float32(1e-20)  # sigmoids may all be 0
+_MIN_SUM = np.float32(1e-20)  # sigmoids may all be 0
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 
@@ -72,7 +72,7 @@ def route(
     for place in range(top_k):
         weights[place] = scratch.scores[ids[place]]
         total += weights[place]
-    factor = routing.scale / (total + _LEAST_SUM) if routing.normalise else routing.scale
+    factor = routing.scale / (total + _MIN_SUM) if routing.normalise else routing.scale
     for place in range(top_k):
         weights[place] *= factor
 

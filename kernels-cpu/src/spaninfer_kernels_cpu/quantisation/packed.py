@@ -25,7 +25,7 @@ from spaninfer_kernels_cpu.runtime.weight_memory import weight_memory
 from spaninfer_kernels_cpu.runtime.workers import share
 
 NUMBERS_AT_ONCE = 1 << 20  # weights that are widened to float32 at a time: 4 MB beside the result
-MOST_WORKERS = 16  # each has a panel at least beside the result; eight are five times one (float32)
+MAX_WORKERS = 16  # each has a panel at least beside the result; eight are five times one (float32)
 
 _SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16)
 _TYPES: dict[str, type] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
@@ -104,7 +104,7 @@ def pack_stack(parts: Sequence[NDArray[np.generic]], format: Format) -> Packed:
 
 def _fill(parts: Sequence[NDArray[np.generic]], layout: Layout, panels: NDArray[np.uint8]) -> None:
     """Write parts[O C], one below the other, into panels[P, bytes], on every usable CPU."""
-    workers = min(usable_cpus(), MOST_WORKERS)
+    workers = min(usable_cpus(), MAX_WORKERS)
     at_once = max(1, NUMBERS_AT_ONCE // (PANEL * layout.channels * workers))
     is_quantised = layout.format.is_quantised
     kind = np.float32 if is_quantised else _TYPES[layout.format.kind]

@@ -23,7 +23,7 @@ _NODES: Final = Path("/sys/devices/system/node")
 _MBIND: Final = {"x86_64": 237, "aarch64": 235}.get(platform.machine())  # number of the call
 _PREFERRED: Final = 1  # MPOL_PREFERRED: another node's memory will do where this one's is full
 
-MOST_NODES: Final = 8  # that a thread pool knows
+MAX_NODES: Final = 8  # that a thread pool knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Node:
 def numa_nodes() -> tuple[Node, ...]:
     """Return the nodes that threads of this process run on: one where the system names none.
 
-    No more than there are threads, so that each has one, and at most MOST_NODES. Read once.
+    No more than there are threads, so that each has one, and at most MAX_NODES. Read once.
     """
     if not hasattr(os, "sched_getaffinity"):
         return (Node(0, frozenset()),)
     allowed = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(_NODES, allowed) or (Node(0, allowed),)
-    return nodes[: min(MOST_NODES, usable_cpus())]
+    return nodes[: min(MAX_NODES, usable_cpus())]
 
 
 def read_nodes(folder: Path, allowed: frozenset[int]) -> tuple[Node, ...]:

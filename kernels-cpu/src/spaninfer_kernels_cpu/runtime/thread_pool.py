@@ -33,7 +33,7 @@ from spaninfer_kernels_cpu.codegen.elements import read_int64
 from spaninfer_kernels_cpu.runtime import cooperative_yield
 from spaninfer_kernels_cpu.runtime.call import HEADER_BYTES, MAX_COUNTS, CallHeader, Script
 from spaninfer_kernels_cpu.runtime.cpu_affinity import cpu_affinity_for
-from spaninfer_kernels_cpu.runtime.numa import MOST_NODES, Node, bind_thread, numa_nodes
+from spaninfer_kernels_cpu.runtime.numa import MAX_NODES, Node, bind_thread, numa_nodes
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
 
@@ -41,7 +41,7 @@ TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number cal
 # lines of 64 bytes in pairs.
 _LINE = 16
 _OPEN = 0  # of each node: number of the open call << TASK_BITS | how many tasks nobody has taken
-_TASKS = MOST_NODES * _LINE  # of the open call
+_TASKS = MAX_NODES * _LINE  # of the open call
 _DONE = _TASKS + _LINE  # tasks of the open call that are finished
 _SCRIPT = _DONE + _LINE  # grows by 2 with every script; odd while the words behind it are written
 _CALLS = _SCRIPT + 1  # address of the headers

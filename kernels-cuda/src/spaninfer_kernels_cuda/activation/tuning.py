@@ -8,7 +8,7 @@ from typing import Final
 from spaninfer_kernel_launch import Launch, ShapeError
 
 _LOAD_BYTES: Final = 16
-_MOST_LOADS: Final = 2**31 - 1
+_MAX_LOADS: Final = 2**31 - 1
 
 THREADS: Final = 128
 
@@ -26,8 +26,8 @@ def launch(loads: int, *, gated: bool) -> Launch | None:
     128 threads are a microsecond faster for few rows than 512 are, and as fast for many; with 64,
     an SM holds too few. Overlapping with the kernel before saves 0.3 µs (H200, 2026-11-21).
     """
-    if loads > _MOST_LOADS:
-        raise ShapeError(f"an activation of {loads} loads; at most {_MOST_LOADS}")
+    if loads > _MAX_LOADS:
+        raise ShapeError(f"an activation of {loads} loads; at most {_MAX_LOADS}")
     if not loads:
         return None
     blocks = -(-loads // (THREADS if gated else 2 * THREADS))

@@ -9,8 +9,8 @@ from spaninfer_kernel_launch import Launch, ShapeError
 from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall, divides_evenly
 from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, choose_wide
 
-MOST_ROWS = 512  # of x, but for tiles of wide.cu that read a weight many times
-MOST_OUTPUTS = 2**31 // MOST_ROWS - 1  # so that 32 bits count the results
+MAX_ROWS = 512  # of x, but for tiles of wide.cu that read a weight many times
+MAX_OUTPUTS = 2**31 // MAX_ROWS - 1  # so that 32 bits count the results
 CHUNK = 64  # elements of K, as in both kernels
 FLAGS = 1024  # most blocks of a launch, and flags of a workspace
 
@@ -27,11 +27,11 @@ _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside
 # 165 KB, 4993 us with one of 98 KB (H200).
 _RING_BYTES = 165 * 1024
 _SHARED_BYTES = 227 * 1024  # that a block may have on Hopper
-_MOST_SPLITS = 8  # blocks of a cluster on any GPU
+_MAX_SPLITS = 8  # blocks of a cluster on any GPU
 _FEW_ROWS = 64  # of x: beyond, reading x costs as much as reading the weight
 _FASTER_UP_TO = 192  # rows of x in three groups' tile, for gates and for a long K
 _LONG = 4  # K, in outputs: down projections
-_MOST_EMPTY = 32  # padding rows of x in tiles of wide.cu: beyond 192 tokens it pays only so
+_MAX_EMPTY = 32  # padding rows of x in tiles of wide.cu: beyond 192 tokens it pays only so
 _TALL = range(385, 449)  # rows of x where tall.cu is faster than cuBLAS, where wide.cu is not
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
@@ -109,8 +109,8 @@ def check(shape: Shape, *, gated: bool) -> None:
             f"x has {shape.rows} rows and the weight {shape.outputs}; the results are to be fewer "
             "than 2^31"
         )
-    if not 1 <= shape.outputs <= MOST_OUTPUTS:
-        raise ShapeError(f"the weight has {shape.outputs} rows; at least 1, at most {MOST_OUTPUTS}")
+    if not 1 <= shape.outputs <= MAX_OUTPUTS:
+        raise ShapeError(f"the weight has {shape.outputs} rows; at least 1, at most {MAX_OUTPUTS}")
     if gated and shape.outputs % 2:
         raise ShapeError(f"the weight has {shape.outputs} rows; as many for the gate as for up")
     if shape.inner < 8 or shape.inner % 8:
@@ -125,10 +125,10 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
     three groups read x less often than two, up to as many tokens as their registers hold. In tiles
     for 64 tokens 33 rows take 10 % longer than in those for 48, in those for 40 0.4 % less.
     """
-    if shape.rows > MOST_ROWS:
+    if shape.rows > MAX_ROWS:
         if not takes_many(shape, arch, gated=gated):
             raise ShapeError(
-                f"x has {shape.rows} rows; at most {MOST_ROWS}, or any number on Hopper where the "
+                f"x has {shape.rows} rows; at most {MAX_ROWS}, or any number on Hopper where the "
                 f"weight's rows, {shape.outputs}, are a multiple of {16 if gated else 8}"
             )
         return choose_many(shape.rows, shape.outputs, shared_bytes)
@@ -142,7 +142,7 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
     tokens = _tokens_for(shape.rows, (8, 16, 32, 48, 64, 128))
     for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
         tiles, chunks = _tiles_and_chunks(shape, groups)
-        splits = min(blocks // tiles, chunks, _MOST_SPLITS)
+        splits = min(blocks // tiles, chunks, _MAX_SPLITS)
         if splits > 1:
             return fill(tokens, groups, hopper=True, shared_bytes=half, splits=splits)
     if tokens > (64 if gated else 32):
@@ -168,7 +168,7 @@ def is_faster(shape: Shape, arch: str, *, gated: bool) -> bool:
         return False
     if shape.rows <= _FEW_ROWS:
         return True
-    if shape.outputs % 8 or shape.rows > MOST_ROWS:
+    if shape.outputs % 8 or shape.rows > MAX_ROWS:
         return False
     if shape.rows <= _FASTER_UP_TO:
         return gated or shape.inner >= _LONG * shape.outputs
@@ -185,7 +185,7 @@ def _choose_dozens(shape: Shape, shared_bytes: int, *, gated: bool) -> Wide | Ta
 def _fills_wide(shape: Shape) -> bool:
     """Return True if tiles of wide.cu hold hardly any padding."""
     tile = choose_wide(shape.rows, shape.outputs, shape.inner, _SHARED_BYTES)
-    return -shape.rows % tile.tokens <= _MOST_EMPTY
+    return -shape.rows % tile.tokens <= _MAX_EMPTY
 
 
 def _fills_tall(shape: Shape) -> bool:

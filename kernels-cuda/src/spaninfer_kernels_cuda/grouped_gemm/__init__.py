@@ -1,4 +1,4 @@
-"""Grouped GEMM, the two products of an expert layer: each row with the weight of its expert.
+"""Grouped GEMM, the two GEMMs of an expert layer: each row with the weight of its expert.
 
 out[P C] = rows of x . weight[e]^T, plus bias[e], gated: `ends[E]` is the inclusive prefix of the
 rows that experts have, on the GPU; expert e's results are out[ends[e - 1] : ends[e]]. Results from
@@ -224,7 +224,7 @@ def prepare_layer(
     gate: Gate,
     cache: FileCache | None = None,
 ) -> GroupedGemm:
-    """Return both products of a layer with experts of width `inner`, on `gpu`.
+    """Return both GEMMs of a layer with experts of width `inner`, on `gpu`.
 
     Raises as `prepare` does.
     """
@@ -274,7 +274,7 @@ def grouped_gemm(
 def _checked(
     gate: Gate | None, chosen: int, specs: tuple[ArraySpec, ...]
 ) -> tuple[PreparedProduct, Callable[[int], tuple[Any, ...]]]:
-    """Return the product of arrays with these specs, and the allocator of its result."""
+    """Return the GEMM of arrays with these specs, and the allocator of its result."""
     out, weight, spec, bias, order, ends = specs
     floats = {"x": view_at(spec), "weight": view_at(weight)}
     numbers = {"ends": view_at(ends)}

@@ -17,7 +17,7 @@ from spaninfer_kernels_cuda.quantized_gemm.format import CHUNK, QuantizedFormat
 
 # By the mean of rows that an expert has: rows of x of the tile of coded.cu.
 _CODED = ((6, 8), (12, 16), (32, 32))
-_MOST_CODED = 64
+_MAX_CODED = 64
 _CODED_BLOCKS = ((32, 2),)  # for whom an SM has registers, by the most rows of x; else one
 _FEWEST_STAGES, _CODED_STAGES = 3, 8
 _STAGE_GRAIN = 1024
@@ -115,7 +115,7 @@ def launch_coded_hopper(
 def choose_coded(shape: Shape, format: QuantizedFormat, shared_bytes: int) -> Coded:
     """Return the tile of coded.cu for `shape` on GPUs whose blocks may have `shared_bytes`."""
     mean = shape.rows / shape.experts
-    tokens = next((tokens for most, tokens in _CODED if mean <= most), _MOST_CODED)
+    tokens = next((tokens for most, tokens in _CODED if mean <= most), _MAX_CODED)
     tile = fill_coded(Coded(tokens, 2, 0, format.shift != "minimum"), shape, format, shared_bytes)
     if tile.stages < _FEWEST_STAGES:
         few = replace(tile, tokens=min(tokens, _CODED[-1][1]), groups=1)

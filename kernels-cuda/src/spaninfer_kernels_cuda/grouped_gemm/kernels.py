@@ -97,7 +97,7 @@ class CodedArguments(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Addresses of a product's arrays; 0 for those that there are not.
+    """Addresses of a GEMM's arrays; 0 for those that there are not.
 
     prompt.cu alone has a `workspace`, for sorted rows, and a `ticket`, four bytes that are zero
     before and after. Codes have `factors` of the weight's rows.

@@ -1,4 +1,4 @@
-"""Prepared products: what is launched for one shape."""
+"""Prepared GEMMs: what is launched for one shape."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class PreparedProduct:
         factors: object = None,
         stream: object = None,
     ) -> None:
-        """Write the products to `out`; `order` is given exactly where it was prepared for one.
+        """Write the GEMMs to `out`; `order` is given exactly where it was prepared for one.
 
         Without it, `ends` and weights are read before the previous launch on the stream has
-        finished: `ends` must be older than that, as it is after the product that needs an order.
+        finished: `ends` must be older than that, as it is after the GEMM that needs an order.
 
         `workspace` is memory with any content, at a multiple of 16 bytes. From `ticket`, four bytes
         that are zero before and after (`clear`), blocks of prompts draw their tasks.
@@ -84,7 +84,7 @@ class PreparedProduct:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """Both products of an expert layer for up to so many tokens, prepared.
+    """Both GEMMs of an expert layer for up to so many tokens, prepared.
 
     w13[E 2I H] holds gates and up interleaved by 8 rows, w2[E H I] the second weights.
     """
@@ -94,7 +94,7 @@ class GroupedGemm:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of memory that either product needs, one after the other."""
+        """Bytes of memory that either GEMM needs, one after the other."""
         return max(self.first.workspace_bytes, self.second.workspace_bytes)
 
     def up(
@@ -110,7 +110,7 @@ class GroupedGemm:
         ticket: object = None,
         stream: object = None,
     ) -> None:
-        """Write h[P I], the gated products of x[T H] with w13, in sorted order."""
+        """Write h[P I], the gated GEMMs of x[T H] with w13, in sorted order."""
         memory = {"workspace": workspace, "ticket": ticket}
         self.first.launch(x, w13, ends, out=out, order=order, bias=bias, stream=stream, **memory)
 
@@ -126,6 +126,6 @@ class GroupedGemm:
         ticket: object = None,
         stream: object = None,
     ) -> None:
-        """Write y[P H], the products of h[P I] with w2, in sorted order: the launch after `up`."""
+        """Write y[P H], the GEMMs of h[P I] with w2, in sorted order: the launch after `up`."""
         memory = {"workspace": workspace, "ticket": ticket}
         self.second.launch(h, w2, ends, out=out, bias=bias, stream=stream, **memory)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from spaninfer_kernel_launch import Launch, ShapeError
 
-MOST_EXPERTS: Final = 1024
+MAX_EXPERTS: Final = 1024
 CHUNK: Final = 64  # elements of K
 BLOCK_ROWS: Final = 64  # of x, or of the weight, that a wgmma has
 
@@ -34,7 +34,7 @@ _ONE_TILE_ROWS = (100, 160)
 _ENOUGH_TASKS = 512  # four for each SM
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
-_MOST_BYTES = 2**31 - 1
+_MAX_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ Tile: TypeAlias = Stream | Prompt | General
 
 def check(shape: Shape, *, gated: bool) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 1 <= shape.experts <= MOST_EXPERTS:
-        raise ShapeError(f"{shape.experts} experts; at least 1, at most {MOST_EXPERTS}")
+    if not 1 <= shape.experts <= MAX_EXPERTS:
+        raise ShapeError(f"{shape.experts} experts; at least 1, at most {MAX_EXPERTS}")
     if not 1 <= shape.chosen <= shape.experts:
         raise ShapeError(f"{shape.chosen} experts chosen of {shape.experts}")
     multiple = 16 if gated else 8
@@ -154,7 +154,7 @@ def check(shape: Shape, *, gated: bool) -> None:
         )
     if shape.inner < 8 or shape.inner % 8:
         raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
-    if shape.tasks(8, BLOCK_ROWS) > _MOST_BYTES:
+    if shape.tasks(8, BLOCK_ROWS) > _MAX_BYTES:
         raise ShapeError(
             f"{shape.rows} rows by {shape.outputs} outputs are too many for one launch"
         )
@@ -176,7 +176,7 @@ def choose(shape: Shape, arch: str, shared_bytes: int) -> Tile:
 def _prompt(shape: Shape, mean: float) -> Prompt:
     """Return the tile of prompt.cu, its stages not counted yet.
 
-    µs of the products of 512 tokens of Mixtral, whose experts have 128 rows: 578 and 280 so, 590
+    µs of the GEMMs of 512 tokens of Mixtral, whose experts have 128 rows: 578 and 280 so, 590
     and 459 in tiles of 128 by 256, 414 for the second in one of 256 by 192. Of 2048 tokens of
     Qwen3: 291 and 144 so, 291 and 156 in tiles of 128 by 256 (H200, 2026-11-23).
     """

@@ -6,13 +6,13 @@ from spaninfer_kernel_launch import Launch
 
 THREADS = 128
 _WARP = 32
-_MOST_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of so many takes milliseconds
+_MAX_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of so many takes milliseconds
 
 
 def launch_tokens(tokens: int) -> Launch:
     """Return a warp per token, rounded up so that few launches serve all sizes."""
     blocks = _next_power_of_2(-(-tokens * _WARP // THREADS))
-    return Launch((min(blocks, _MOST_BLOCKS), 1, 1), (THREADS, 1, 1))
+    return Launch((min(blocks, _MAX_BLOCKS), 1, 1), (THREADS, 1, 1))
 
 
 def launch_segments(segments: int) -> Launch:

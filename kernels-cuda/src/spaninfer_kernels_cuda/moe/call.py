@@ -201,7 +201,7 @@ class PreparedMoe:
             to_out = DownArguments(at.out, h, ids, shares, at.w2, at.b2, at.residual)
             self._few.start(handle, to_h, to_out, (at.f13, at.f2), norm)
         if self._many is not None:
-            memory = y, at.ticket  # sorted tokens lie where the second product then writes
+            memory = y, at.ticket  # sorted tokens lie where the second GEMM then writes
             up = ProductAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13)
             down = ProductAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2)
             added = SumArguments(at.out, y, ids, shares, place, at.residual)
@@ -288,7 +288,7 @@ def _norm(
 
 
 class _Kind(NamedTuple):
-    """What the products of a layer have in common, for any number of tokens."""
+    """What the GEMMs of a layer have in common, for any number of tokens."""
 
     experts: int
     act: Gate

@@ -13,8 +13,8 @@ from spaninfer_kernels_cuda.quantized_gemm.format import BLOCK_ROWS, CHUNK, Quan
 STRIP_ROWS: Final = 16  # of a weight, that a warp multiplies
 
 _WARP = 32
-_MOST_CHUNKS = 4  # under way in a warp
-_MOST_WARPS = 8
+_MAX_CHUNKS = 4  # under way in a warp
+_MAX_WARPS = 8
 _WARPS_OF_SM = 24
 _SHARED_BYTES = 60 << 10  # of a block: any GPU has them
 _X_BYTES, _UNUSED_BYTES = 2 * CHUNK, 64  # of a slot; the latter where there are no scales or shifts
@@ -24,7 +24,7 @@ _X_BYTES, _UNUSED_BYTES = 2 * CHUNK, 64  # of a slot; the latter where there are
 class CodedTile:
     """The work of a block of a GEMV over codes: a strip of 16 rows.
 
-    Each of its `warps` has `chunks` chunks of columns under way; in the second product an expert's
+    Each of its `warps` has `chunks` chunks of columns under way; in the second GEMM an expert's
     columns are cut into `splits` pieces. `blocks` of them shall find registers on a multiprocessor.
     """
 
@@ -54,13 +54,13 @@ def coded_down_tile(inner: int, top_k: int, format: QuantizedFormat) -> CodedTil
     Its blocks begin before those of moe_coded_up have ended, and should leave them room.
     """
     chunks = -(-inner // CHUNK)
-    splits = min(chunks, max(1, _MOST_WARPS // top_k))
-    return _tile(-(-chunks // splits), min(_MOST_WARPS, top_k * splits), splits, format)
+    splits = min(chunks, max(1, _MAX_WARPS // top_k))
+    return _tile(-(-chunks // splits), min(_MAX_WARPS, top_k * splits), splits, format)
 
 
 def _tile(chunks: int, warps: int, splits: int, format: QuantizedFormat) -> CodedTile:
     fit = _SHARED_BYTES // (warps * _slot_bytes(format))
-    return CodedTile(min(chunks, _MOST_CHUNKS, fit), warps, splits, _WARPS_OF_SM // warps)
+    return CodedTile(min(chunks, _MAX_CHUNKS, fit), warps, splits, _WARPS_OF_SM // warps)
 
 
 def _slot_bytes(format: QuantizedFormat) -> int:

@@ -36,7 +36,7 @@ from spaninfer_kernels_cuda.moe.gemv import check_dtype
 from spaninfer_kernels_cuda.moe.route import Routing
 from spaninfer_kernels_cuda.moe.tuning import (
     GRAIN,
-    MOST_COMBINED,
+    MAX_COMBINED,
     MoeShape,
     check_shape,
     combine_threads,
@@ -164,8 +164,8 @@ def prepare(
     compiler.
     """
     check_shape(shape)
-    if shape.channels > MOST_COMBINED:
-        raise ShapeError(f"channels is {shape.channels}; at most {MOST_COMBINED}")
+    if shape.channels > MAX_COMBINED:
+        raise ShapeError(f"channels is {shape.channels}; at most {MAX_COMBINED}")
     variant = variant_for(shape.top_k, shape.channels, dtype, norm=norm)
     kernel = load(compile_variant(variant, gpu.arch, cache or user_cache()), gpu, MOE_COMBINE)
     threads = combine_threads(shape.channels)

@@ -7,16 +7,16 @@ from typing import Final
 
 from spaninfer_kernel_launch import Launch, ShapeError
 
-MOST_EXPERTS: Final = 512  # what the shared memory of a block can count, by warp
-MOST_CHOICES: Final = 32  # a lane has one
-MOST_GROUPS: Final = 32
+MAX_EXPERTS: Final = 512  # what the shared memory of a block can count, by warp
+MAX_CHOICES: Final = 32  # a lane has one
+MAX_GROUPS: Final = 32
 GRAIN: Final = 8  # channels of a load, and rows of gate or up that lie together
 PAIRS_AT_ONCE: Final = 8192  # that one block sorts
 PAIRS_OF_BLOCK: Final = 2048  # of each where several sort
 
 _WARP = 32
 _SORTERS = 1024  # threads that sort
-_MOST_BLOCKS = 2**31 - 1
+_MAX_BLOCKS = 2**31 - 1
 _FEW_TOKENS = 32  # one block routes them, and need not wait for others
 _ROUTERS = 8  # warps of a block that route a token each, where blocks are not many
 
@@ -40,22 +40,22 @@ class RouteShape:
 def check_route(shape: RouteShape) -> None:
     """Raise ShapeError for unsupported sizes."""
     experts, groups = shape.experts, shape.groups
-    if not 1 <= experts <= MOST_EXPERTS:
-        raise ShapeError(f"{experts} experts; at least 1, at most {MOST_EXPERTS}")
-    if not 1 <= groups <= MOST_GROUPS or experts % groups:
+    if not 1 <= experts <= MAX_EXPERTS:
+        raise ShapeError(f"{experts} experts; at least 1, at most {MAX_EXPERTS}")
+    if not 1 <= groups <= MAX_GROUPS or experts % groups:
         raise ShapeError(
-            f"{groups} groups of {experts} experts; at least 1, at most {MOST_GROUPS}, all equal"
+            f"{groups} groups of {experts} experts; at least 1, at most {MAX_GROUPS}, all equal"
         )
     if not 1 <= shape.group_topk <= groups:
         raise ShapeError(f"group_topk is {shape.group_topk}; at least 1, at most {groups} groups")
     available = experts // groups * shape.group_topk
-    if not 1 <= shape.top_k <= min(available, MOST_CHOICES):
+    if not 1 <= shape.top_k <= min(available, MAX_CHOICES):
         raise ShapeError(
             f"top_k is {shape.top_k} of {available} experts; "
-            f"at least 1, at most {min(available, MOST_CHOICES)}"
+            f"at least 1, at most {min(available, MAX_CHOICES)}"
         )
-    if not 0 <= shape.pairs <= _MOST_BLOCKS:
-        raise ShapeError(f"{shape.tokens} tokens; at most {_MOST_BLOCKS // shape.top_k}")
+    if not 0 <= shape.pairs <= _MAX_BLOCKS:
+        raise ShapeError(f"{shape.tokens} tokens; at most {_MAX_BLOCKS // shape.top_k}")
 
 
 def experts_per_lane(experts: int, groups: int) -> int:
@@ -115,8 +115,8 @@ class MoeShape:
 
 def check_shape(shape: MoeShape) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 1 <= shape.top_k <= MOST_CHOICES:
-        raise ShapeError(f"top_k is {shape.top_k}; at least 1, at most {MOST_CHOICES}")
+    if not 1 <= shape.top_k <= MAX_CHOICES:
+        raise ShapeError(f"top_k is {shape.top_k}; at least 1, at most {MAX_CHOICES}")
     for name, size in (("channels", shape.channels), ("inner", shape.inner)):
         if size < 1 or size % GRAIN:
             raise ShapeError(f"{name} is {size}; a multiple of {GRAIN} is needed")
@@ -166,7 +166,7 @@ def launch_gemv(rows: int, columns: int, tile: Tile) -> Launch | None:
 
 ROUTER_TOKENS: Final = 4  # of a warp
 ROUTER_WARPS: Final = 4  # of a block
-_MOST_ROUTER_TOKENS = 65_535 * ROUTER_TOKENS  # the second axis of a grid
+_MAX_ROUTER_TOKENS = 65_535 * ROUTER_TOKENS  # the second axis of a grid
 
 
 def check_router(tokens: int, experts: int, channels: int) -> None:
@@ -175,8 +175,8 @@ def check_router(tokens: int, experts: int, channels: int) -> None:
         raise ShapeError(f"{experts} experts; at least 1")
     if channels < 1 or channels % GRAIN:
         raise ShapeError(f"channels is {channels}; a multiple of {GRAIN} is needed")
-    if not 0 <= tokens <= _MOST_ROUTER_TOKENS:
-        raise ShapeError(f"{tokens} tokens; at most {_MOST_ROUTER_TOKENS}")
+    if not 0 <= tokens <= _MAX_ROUTER_TOKENS:
+        raise ShapeError(f"{tokens} tokens; at most {_MAX_ROUTER_TOKENS}")
 
 
 def router_loads(channels: int) -> int:
@@ -208,7 +208,7 @@ def takes_gemv(shape: MoeShape, experts: int) -> bool:
 
 
 _COMBINE_THREADS = (64, 128, 256, 512)
-MOST_COMBINED: Final = 32_768  # channels: 8 loads of a thread, as in norms
+MAX_COMBINED: Final = 32_768  # channels: 8 loads of a thread, as in norms
 
 
 def combine_threads(channels: int) -> int:

@@ -14,11 +14,11 @@ from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape
 from spaninfer_kernels_cuda.quantized_gemm.format import BLOCK_ROWS, CHUNK, QuantizedFormat
 from spaninfer_kernels_cuda.quantized_gemm.tiles import Tile, fill
 
-MOST_ROWS = 1 << 16
-MOST_RESULTS = 1 << 31
+MAX_ROWS = 1 << 16
+MAX_RESULTS = 1 << 31
 
 _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's
-_MOST_SPLITS = 8  # blocks of a cluster on any GPU
+_MAX_SPLITS = 8  # blocks of a cluster on any GPU
 _SMS, _NEARLY_ALL_SMS = 132, 120  # of an H200
 # Blocks that clusters are made of at most, by `wgmma`: two of mma.sync have room on an SM.
 _BLOCKS_IN_CLUSTERS = {False: 264, True: _SMS}
@@ -26,7 +26,7 @@ _LONG = 4  # K, in outputs: down projections
 _FEW_TOKENS = (8, 16, 32, 64)
 _GENERAL_TOKENS = (8, 16, 32, 64)
 _FEW = 16  # tokens that mma.sync multiplies
-_LEAST_GROUP = 16  # columns: with one wgmma each, their numbers would not fit into registers
+_MIN_GROUP = 16  # columns: with one wgmma each, their numbers would not fit into registers
 _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 
 # Tiles of many tokens: tokens, groups, blocks of a warpgroup, steps in flight; and what a chunk of
@@ -56,10 +56,10 @@ _EVERY_ROWS = (
 
 def check(shape: Shape, *, gated: bool) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 0 <= shape.rows <= MOST_ROWS or shape.rows * shape.outputs >= MOST_RESULTS:
+    if not 0 <= shape.rows <= MAX_ROWS or shape.rows * shape.outputs >= MAX_RESULTS:
         raise ShapeError(
-            f"x has {shape.rows} rows, the weight {shape.outputs}; at most {MOST_ROWS} rows, and "
-            f"fewer than {MOST_RESULTS} results"
+            f"x has {shape.rows} rows, the weight {shape.outputs}; at most {MAX_ROWS} rows, and "
+            f"fewer than {MAX_RESULTS} results"
         )
     if shape.outputs < 1 or (gated and shape.outputs % 2):
         raise ShapeError(
@@ -85,11 +85,11 @@ def choose(
         return _choose_many(rounded, format, shared_bytes)
     tokens = _tokens_for(shape.rows, _FEW_TOKENS)
     wgmma = tokens > _FEW
-    folds = format.shift != "minimum" and not (wgmma and format.group == _LEAST_GROUP)
+    folds = format.shift != "minimum" and not (wgmma and format.group == _MIN_GROUP)
     room = shared_bytes if wgmma else min(shared_bytes, _HALF_SM_BYTES)
     groups = 2 if wgmma or shape.inner >= _LONG * shape.outputs else 1
     tiles, chunks = -(-shape.outputs // (groups * BLOCK_ROWS)), -(-shape.inner // CHUNK)
-    splits = min(_BLOCKS_IN_CLUSTERS[wgmma] // tiles, chunks, _MOST_SPLITS)
+    splits = min(_BLOCKS_IN_CLUSTERS[wgmma] // tiles, chunks, _MAX_SPLITS)
     if splits > 1:
         return fill(Tile(tokens, groups, 0, splits, wgmma, folds), format, room)
     tile = Tile(tokens, 3, 0, 1, wgmma, folds)
@@ -128,7 +128,7 @@ def _many_tiles(
         share = tiles / _SMS  # of a tile that a block has
         added_ns = _SHARED_NS + size * _PART_NS / min(share, 1.0)
         yield share * whole_ns + added_ns, fill(tile, format, shared_bytes)
-        for splits in range(2, min(_SMS // tiles, _MOST_SPLITS, chunks) + 1):
+        for splits in range(2, min(_SMS // tiles, _MAX_SPLITS, chunks) + 1):
             split = fill(replace(tile, splits=splits), format, shared_bytes)
             if split.stages >= _FEWEST_STAGES:
                 yield -(-chunks // splits) * chunk_ns + size * _CLUSTER_NS, split
@@ -161,7 +161,7 @@ def is_faster(
     """
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return shape.rows <= _GENERAL_TOKENS[-1]
-    if shape.rows * shape.outputs >= MOST_RESULTS:
+    if shape.rows * shape.outputs >= MAX_RESULTS:
         return False
     is_short = format.bits == 4 or format.values == "e4m3"
     scales_pairs = format.group is None or np.dtype(dtype) == ml_dtypes.bfloat16  # type: ignore[call-overload]

@@ -27,9 +27,9 @@ SHAPES = {
 only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills.
 Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
 LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
-MOST_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
-MOST_ROWS = 65535  # the second axis of a grid
-MOST_TOP = 128  # top log-probabilities; each token is compared with each
+MAX_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
+MAX_ROWS = 65535  # the second axis of a grid
+MAX_TOP = 128  # top log-probabilities; each token is compared with each
 MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
 
 
@@ -67,9 +67,9 @@ def changed_bytes(rows: int, length: int) -> int:
 
 def check(rows: int, length: int, top: int) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 1 <= length <= MOST_LENGTH:
-        raise ShapeError(f"rows have {length} logits; at least 1, at most {MOST_LENGTH}")
-    if not 0 <= rows <= MOST_ROWS:
-        raise ShapeError(f"{rows} rows; at most {MOST_ROWS}, the second axis of a grid")
-    if not 0 <= top <= MOST_TOP:
-        raise ShapeError(f"{top} top log-probabilities; at most {MOST_TOP}")
+    if not 1 <= length <= MAX_LENGTH:
+        raise ShapeError(f"rows have {length} logits; at least 1, at most {MAX_LENGTH}")
+    if not 0 <= rows <= MAX_ROWS:
+        raise ShapeError(f"{rows} rows; at most {MAX_ROWS}, the second axis of a grid")
+    if not 0 <= top <= MAX_TOP:
+        raise ShapeError(f"{top} top log-probabilities; at most {MAX_TOP}")

@@ -1,4 +1,4 @@
-"""Products of 8-bit codes with scales: out = x @ weight^T, bias, activation and residual fused.
+"""GEMMs of 8-bit codes with scales: out = x @ weight^T, bias, activation and residual fused.
 
 x[M K] and weight[N K] hold codes of one type, float8_e4m3fn or int8; out[M N], bias and residual
 one 16-bit float type. Scales are float32. Of `rows`, the usual ones: x_scales[M] and
@@ -91,7 +91,7 @@ def prepare(
     tile: Tile | Wide | None = None,
     cache: FileCache | None = None,
 ) -> PreparedGemm:
-    """Return the product of `shape` with results of `dtype` on `gpu`, compiled or cached.
+    """Return the GEMM of `shape` with results of `dtype` on `gpu`, compiled or cached.
 
     `tile` is chosen for the shape unless given. Raises ShapeError or DTypeError for unsupported
     sizes or types, CompileError where there is no compiler.
@@ -137,7 +137,7 @@ def scaled_gemm(
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a product, None for those it does not have; then their addresses and specs."""
+    """The arrays of a GEMM, None for those it does not have; then their addresses and specs."""
 
     x: Any
     weight: Any
@@ -152,7 +152,7 @@ class _Arrays(NamedTuple):
 def _checked(
     gate: Act | None, dtype: np.dtype[Any], each_spec: tuple[ArraySpec, ...]
 ) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
-    """Return the product of arrays with these specs, and the allocator of workspace and result."""
+    """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
     specs = _Arrays(*each_spec)
     views = {
         name: view_at(spec) for name, spec in specs._asdict().items() if spec and name != "out"

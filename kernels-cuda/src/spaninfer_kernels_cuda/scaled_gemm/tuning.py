@@ -1,4 +1,4 @@
-"""Shape of a product of 8-bit codes -> tile. Pure."""
+"""Shape of a GEMM of 8-bit codes -> tile. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spaninfer_kernels_cuda.gemm.tiles import every_tile as every_float_tile
 from spaninfer_kernels_cuda.gemm.tuning import Shape, Tile, fill
 from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide, units_of
 
-MOST_ROWS: Final = 65_536
-_MOST_RESULTS: Final = 2**31 - 1
+MAX_ROWS: Final = 65_536
+_MAX_RESULTS: Final = 2**31 - 1
 _CHUNK: Final = 128  # codes of K
 
 # Groups, blocks of 64 rows of x and rows of the weight, without stages.
@@ -33,7 +33,7 @@ _ALTERNATING: Final = ((2, 2, 144), (2, 2, 128))  # whose scales are those of ro
 _ALTERNATE_BEYOND: Final = 512  # rows of x: fewer wait for memory
 _CLUSTERS: Final = {1: 132, 2: 66, 4: 28}  # that run at a time, by splits of K
 
-# What an H200 takes: of 40 products of FP8 of 96 to 8192 rows, half were within 6 % of it and 36
+# What an H200 takes: of 40 GEMMs of FP8 of 96 to 8192 rows, half were within 6 % of it and 36
 # within 14 % (2026-11-23; benchmarks/records). Multiply-adds of an SM per nanosecond; for a tile
 # beside them, and for each of its results; for a tile of alternating groups, which write results
 # meanwhile, and for the last.
@@ -51,12 +51,12 @@ def check(shape: Shape, codes: Codes, *, gated: bool) -> None:
     """Raise ShapeError for unsupported sizes, DTypeError for unsupported codes."""
     if codes == Codes("int8", "blocks"):
         raise DTypeError("scales of blocks are those of fp8; int8 has a scale per row")
-    if not 0 <= shape.rows <= MOST_ROWS:
-        raise ShapeError(f"x has {shape.rows} rows; at most {MOST_ROWS}")
-    if shape.outputs < 1 or shape.rows * shape.outputs > _MOST_RESULTS:
+    if not 0 <= shape.rows <= MAX_ROWS:
+        raise ShapeError(f"x has {shape.rows} rows; at most {MAX_ROWS}")
+    if shape.outputs < 1 or shape.rows * shape.outputs > _MAX_RESULTS:
         raise ShapeError(
             f"{shape.rows} rows of x by {shape.outputs} rows of the weight; "
-            f"at least 1 of the weight, at most {_MOST_RESULTS} results"
+            f"at least 1 of the weight, at most {_MAX_RESULTS} results"
         )
     if gated and shape.outputs % 2:
         raise ShapeError(f"the weight has {shape.outputs} rows; as many for the gate as for up")
@@ -105,7 +105,7 @@ def _wide_tiles(codes: Codes) -> Iterator[Wide]:
 
 
 def _estimate_ns(shape: Shape, codes: Codes, tile: Wide) -> float:
-    """Return an estimate of the product's time."""
+    """Return an estimate of the GEMM's time."""
     units, clusters = units_of(shape.rows, shape.outputs, tile), _CLUSTERS[tile.splits]
     chunks = -(-shape.inner // _CHUNK)
     if tile.splits > 1 and (units > clusters or tile.splits > chunks or not _has_room(tile)):

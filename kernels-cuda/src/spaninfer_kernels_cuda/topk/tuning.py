@@ -15,14 +15,14 @@ from spaninfer_kernel_launch import ShapeError
 
 THREADS = 1024  # of every block, as in keys.cuh
 HELD = 8 * THREADS  # keys that a block holds in its registers
-MOST_K = 4096
-MOST_LENGTH = 2**31 - 1
+MAX_K = 4096
+MAX_LENGTH = 2**31 - 1
 
 _FAILURE = 1e-12  # per row; then one block selects alone, correctly but slowly
 _LOAD_BYTES = 16
 _SAMPLES = tuple(1024 << n for n in range(4))
 _SAMPLERS = tuple(8 << n for n in range(5))  # blocks that sample a long row
-_MOST_SAMPLES = 1 << 17  # of all of them: 4 times as many take longer than they save
+_MAX_SAMPLES = 1 << 17  # of all of them: 4 times as many take longer than they save
 _GATHER, _OF_SAMPLER = 5000, 45  # the cost of offers, in sampled elements: a model
 _FIXED_LOADS = 3  # a block's cost beside reading, in loads of all its threads: a model
 
@@ -71,10 +71,10 @@ def divide(rows: int, length: int, k: int, itemsize: int, sm_count: int) -> Divi
 
 def check(rows: int, length: int, k: int) -> None:
     """Raise ShapeError for unsupported sizes."""
-    if not 1 <= k <= MOST_K:
-        raise ShapeError(f"k is {k}; at least 1, at most {MOST_K}")
-    if not k <= length <= MOST_LENGTH:
-        raise ShapeError(f"rows have {length} elements; at least k = {k}, at most {MOST_LENGTH}")
+    if not 1 <= k <= MAX_K:
+        raise ShapeError(f"k is {k}; at least 1, at most {MAX_K}")
+    if not k <= length <= MAX_LENGTH:
+        raise ShapeError(f"rows have {length} elements; at least k = {k}, at most {MAX_LENGTH}")
     if not 0 <= rows <= 65535:
         raise ShapeError(f"{rows} rows; at most 65535, the second axis of a grid")
 
@@ -109,7 +109,7 @@ def _ways_to_sample(rows: int, length: int, k: int, sm_count: int) -> Iterator[t
     for samples in _SAMPLES:
         yield samples, 1
     for samplers in _SAMPLERS:
-        samples = min(HELD, _MOST_SAMPLES // samplers)
+        samples = min(HELD, _MAX_SAMPLES // samplers)
         least = least_for(k * samplers * samples / length)
         offered = least + least // 8
         is_few = offered < samples and samplers * offered <= HELD

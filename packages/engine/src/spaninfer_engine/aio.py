@@ -18,7 +18,7 @@ from spaninfer_engine.request import Grammar, Output, Placement, SamplingParams
 
 # Tokens and log-probabilities of one request that wait to be read: 8 MB of them. A task that does
 # not come to read has a client that does not, and would keep the whole of its answer in memory.
-MOST_UNREAD = 1 << 16
+MAX_UNREAD = 1 << 16
 
 
 class Owner(Protocol):
@@ -63,7 +63,7 @@ class OutputStream:
         if at_end:
             queue.read_at_end()
         else:
-            queue.limit(MOST_UNREAD, _stopper(engine, handle))
+            queue.limit(MAX_UNREAD, _stopper(engine, handle))
         queue.listen(wakeups.waker(alarm))
 
     def __aiter__(self) -> Self:

@@ -47,9 +47,9 @@ class EngineConfig:
 
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
-    quantize: Quantize | None = None  # what weights of products are rounded to while loading
+    quantize: Quantize | None = None  # what weights of GEMMs are rounded to while loading
     quantize_group: QuantizeGroup | None = None  # channels that share a scale; None: 32
-    keep_head: bool = False  # in 16 bits, where `quantize` rounds other weights of products
+    keep_head: bool = False  # in 16 bits, where `quantize` rounds other weights of GEMMs
     backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"; "gpu" means cuda
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it

@@ -21,7 +21,7 @@ from spaninfer_engine.request import (
 # Unread outputs of a choice; beyond that they are merged into one, as at its end. The garbage
 # collector looks at each, and a caller who waits for a list of answers would merge them anyway. For
 # a long answer the limit grows with it, so that merging takes time in proportion to its length.
-_MOST_UNREAD = 64
+_MAX_UNREAD = 64
 
 
 class ResultQueue:
@@ -149,7 +149,7 @@ class ResultQueue:
                 self._num_unread += _weight(output)
                 unread = self._pending.setdefault(output.index, [])
                 unread.append(output)
-                most = max(_MOST_UNREAD, len(unread[0].token_ids) // _MOST_UNREAD)
+                most = max(_MAX_UNREAD, len(unread[0].token_ids) // _MAX_UNREAD)
                 if len(unread) >= most or output.finish_reason is not None:
                     unread[:] = [merge(unread)]
             self._num_open -= output.finish_reason is not None

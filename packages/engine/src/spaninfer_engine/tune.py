@@ -21,7 +21,7 @@ from spaninfer_engine.startup.shortage import shortage_named
 class TuningRow:
     """One candidate for the weights of a format.
 
-    `seconds` of products by rows; None of one that did not fit into the budget, or whose results
+    `seconds` of GEMMs by rows; None of one that did not fit into the budget, or whose results
     were others. `is_default`: what runs without tuning.
     """
 

@@ -18,9 +18,9 @@ from spaninfer_kernel_launch.module import Kernel
 from spaninfer_kernel_launch.signature import ArgumentsT, NoArguments
 from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
-_MOST_THREADS = 1024
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-_MOST_BLOCKS_OF_CLUSTER = 16  # more than 8 only where the GPU agrees
+_MAX_THREADS = 1024
+_MAX_BLOCKS = (2**31 - 1, 65535, 65535)
+_MAX_BLOCKS_OF_CLUSTER = 16  # more than 8 only where the GPU agrees
 
 
 NO_ARGUMENTS: Final = NoArguments()
@@ -43,11 +43,11 @@ class Launch:
 
     def __post_init__(self) -> None:
         """Raise where no GPU can launch this."""
-        if not 1 <= prod(self.block) <= _MOST_THREADS:
+        if not 1 <= prod(self.block) <= _MAX_THREADS:
             raise ShapeError(f"a block of {self.block} threads; at least 1, at most 1024 in all")
-        if any(not 1 <= n <= most for n, most in zip(self.grid, _MOST_BLOCKS, strict=True)):
-            raise ShapeError(f"a grid of {self.grid} blocks; at least 1, at most {_MOST_BLOCKS}")
-        if not 1 <= prod(self.cluster) <= _MOST_BLOCKS_OF_CLUSTER:
+        if any(not 1 <= n <= most for n, most in zip(self.grid, _MAX_BLOCKS, strict=True)):
+            raise ShapeError(f"a grid of {self.grid} blocks; at least 1, at most {_MAX_BLOCKS}")
+        if not 1 <= prod(self.cluster) <= _MAX_BLOCKS_OF_CLUSTER:
             raise ShapeError(f"clusters of {self.cluster} blocks; at least 1, at most 16 in all")
         if any(n % c for n, c in zip(self.grid, self.cluster, strict=True)):
             raise ShapeError(f"a grid of {self.grid} blocks is not made of {self.cluster} clusters")

@@ -19,7 +19,7 @@ from spaninfer_op_reference.rounding import E4M3_MOST, to_e4m3
 Q8_0_BLOCK = 32
 """Numbers that share a scale in GGUF's Q8_0."""
 
-_LEAST_SCALE = 1e-5  # of cached vectors: constant ones still get a scale to divide by
+_MIN_SCALE = 1e-5  # of cached vectors: constant ones still get a scale to divide by
 
 
 class CodeRange(Enum):
@@ -72,7 +72,7 @@ def quantize_cache(x: Floats, codes: CodeRange) -> Quantized:
     least = np.minimum(x.min(-1, keepdims=True), 0)
     most = np.maximum(x.max(-1, keepdims=True), 0)
     first, last = codes.value
-    scale = np.maximum((most - least) / (last - first), _LEAST_SCALE).astype(x.dtype)
+    scale = np.maximum((most - least) / (last - first), _MIN_SCALE).astype(x.dtype)
     zero = np.rint(np.clip(first - least / scale, first, last))
     return Quantized(codes.codes(x / scale + zero), scale, zero)
 

@@ -17,7 +17,7 @@ _STEP_BYTES: Final = 16  # shared memory of each element of 8 queries
 _SHARED_BYTES: Final = 48 * 1024 - 128  # every GPU's limit for a block, less the small arrays
 _MANY: Final = 16  # blocks of an item that is not long, as in csrc/decode_plan.cuh
 _FEW: Final = 16  # requests
-_MOST_STRIDE: Final = 2**32 - 1  # bytes: addresses are made of 32-bit strides
+_MAX_STRIDE: Final = 2**32 - 1  # bytes: addresses are made of 32-bit strides
 _WORK_BYTES: Final = 16  # struct Work of csrc/decode_plan.cuh, and struct Totals
 
 
@@ -84,7 +84,7 @@ def check(layout: SpanLayout, heads: int) -> None:
             )
     between_heads = max(place.head_stride for place in places(layout) if place)
     for name, stride in (("span", layout.span_stride), ("head", between_heads)):
-        if stride > _MOST_STRIDE:
+        if stride > _MAX_STRIDE:
             raise ShapeError(f"{stride} bytes from {name} to {name}; decode takes less than 4 GiB")
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from spaninfer_kernel_launch import Launch, ShapeError
 
 _WARP: Final = 32
-_FRAGMENT: Final = 16  # lines, keys and elements that one product of matrices takes
+_FRAGMENT: Final = 16  # lines, keys and elements that one matrix instruction takes
 _WIDEST_VALUES: Final = 256  # elements whose sums fit the registers of a warp: 128 of each lane
 _PADDING_BYTES: Final = 16  # of each row in shared memory
 _SYSTEM_BYTES: Final = 1024  # of shared memory that each block takes besides its own
@@ -19,13 +19,13 @@ _REGISTERS: Final = 65_536  # of a multiprocessor
 _FEWER: Final = 0.9  # of the tiles of one head, where tiles of several heads pay
 
 # Fragments of lines per warp, warps, keys of a block: the first that fits is taken. Two fragments
-# halve the reads of shared memory per product, which bound this kernel.
+# halve the reads of shared memory per multiplication, which bound this kernel.
 _CHOICES: Final = (
     *((2, 4, 64), (2, 4, 32), (1, 8, 64), (1, 4, 64), (1, 8, 32), (1, 4, 32)),
     *((1, 2, 32), (1, 2, 16), (1, 1, 16)),
 )
-_MOST_HELD: Final = 176  # registers of a lane for sums of values and scores, without spilling
-_MOST_HELD_ELSE: Final = 160  # the same for codes, and for keys wider than values
+_MAX_HELD: Final = 176  # registers of a lane for sums of values and scores, without spilling
+_MAX_HELD_ELSE: Final = 160  # the same for codes, and for keys wider than values
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def tiles(key_size: int, value_size: int, *, in_keys: bool, bits: int, shared_by
             continue  # so few threads turn so many codes into floats that they spill
         # Of 16 lines, a lane holds every other number; rounded scores take half a register each.
         held = m_tiles * (2 * value_tile + 3 * block) // 4
-        if held > (_MOST_HELD if key_size == value_tile and bits == 16 else _MOST_HELD_ELSE):
+        if held > (_MAX_HELD if key_size == value_tile and bits == 16 else _MAX_HELD_ELSE):
             continue
         key_pitch = 2 * key_size + _PADDING_BYTES
         value_pitch = 0 if in_keys else 2 * value_tile + _PADDING_BYTES

@@ -14,7 +14,7 @@ from span_attention.prefill.tuning import HopperTiles, Tiles, ragged_tiles, tile
 
 GRAIN: Final = 8  # elements that are copied to shared memory at once
 MAX_HEAD_SIZE: Final = 256
-_FRAGMENT: Final = 16  # elements of a head that one product takes
+_FRAGMENT: Final = 16  # elements of a head that one matrix instruction takes
 _FORMATS: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 
 

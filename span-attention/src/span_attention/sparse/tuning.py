@@ -14,8 +14,8 @@ BLOCK: Final = 128  # keys
 SCORE_THREADS: Final = 384
 SELECT_THREADS: Final = 1024
 KEEPS, LEAVES = 224, 56  # registers of a thread of a consumer, of the producer
-MOST_TILES: Final = 2048  # of one launch: struct Shared of sparse/score.cu
-_MOST_SCORES: Final = 2**25  # of one launch: 128 MiB, of which L2 holds a part
+MAX_TILES: Final = 2048  # of one launch: struct Shared of sparse/score.cu
+_MAX_SCORES: Final = 2**25  # of one launch: 128 MiB, of which L2 holds a part
 _ROW_BYTES: Final = 2 * INDEX_SIZE
 _BINS: Final = 2048
 SELECT_BYTES: Final = 4 * 4 * _BINS + (4 + 8) * 32 + 16
@@ -23,7 +23,7 @@ SELECT_BYTES: Final = 4 * 4 * _BINS + (4 + 8) * 32 + 16
 
 _OF_DRIVER: Final = 1024  # bytes of shared memory that a block may not use
 _CLUSTERS: Final = (8, 4, 2)
-_LEAST_PIECE: Final = 4096  # scores that are worth a thread block
+_MIN_PIECE: Final = 4096  # scores that are worth a thread block
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class ScoreTile:
     def shared_bytes(self) -> int:
         """Shared memory of a thread block: struct Shared of sparse/score.cu."""
         tiles = self.stages * BLOCK * _ROW_BYTES + self.lines * _ROW_BYTES
-        rest = 8 * (2 * self.stages + 2) + 4 * MOST_TILES + 4 * SCORE_THREADS // 32
+        rest = 8 * (2 * self.stages + 2) + 4 * MAX_TILES + 4 * SCORE_THREADS // 32
         return -(-(tiles + rest) // 1024) * 1024
 
     def rows_at_once(self, stride: int) -> int:
         """Return how many tokens one launch takes, whose scores are `stride` numbers apart."""
-        rows = min(max(_MOST_SCORES // stride, 1), self.tokens * MOST_TILES)
+        rows = min(max(_MAX_SCORES // stride, 1), self.tokens * MAX_TILES)
         return max(rows // self.tokens, 1) * self.tokens
 
 
@@ -66,7 +66,7 @@ def blocks_per_row(rows: int, most: int, sm_count: int, *, has_clusters: bool) -
     able = (
         blocks
         for blocks in _CLUSTERS
-        if has_clusters and rows * blocks <= sm_count and most >= blocks * _LEAST_PIECE
+        if has_clusters and rows * blocks <= sm_count and most >= blocks * _MIN_PIECE
     )
     return next(able, 1)
 

@@ -1,4 +1,4 @@
-"""Weights of products rounded to grids while loading, for backends that compute with plain numbers.
+"""Weights of GEMMs rounded to grids while loading, for backends that compute with plain numbers.
 
 They hold the numbers that the levels stand for: what a format does to a model, without its memory.
 """
@@ -42,7 +42,7 @@ def grid_of_packing(packing: Packing) -> WeightFormat | None:
 
 
 def rounded_layout(operator: str, argument: str) -> str | None:
-    """Return the layout of a product's weight; None of what is not rounded: routers, tables."""
+    """Return the layout of a GEMM's weight; None of what is not rounded: routers, tables."""
     return _LAYOUTS.get((operator, argument))
 
 

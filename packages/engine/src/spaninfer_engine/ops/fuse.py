@@ -22,7 +22,7 @@ def single(operation: Operation, ops: Ops[Any], pack: Pack) -> Kernel:
 
 
 def joined_linears(ops: Ops[Any], count: int) -> Claim:
-    """Claim `count` projections of one input as a single product with the rows of all weights."""
+    """Claim `count` projections of one input as a single GEMM with the rows of all weights."""
     letters = [f"y{index}" for index in range(count)]
     pattern = tuple(f"{letter} = linear x" for letter in letters)
 

@@ -419,7 +419,7 @@ class Ops(Protocol, Generic[A]):
         """[T C]: weighted sum of the chosen experts' gated MLPs of x[T C].
 
         gate[X I C] and up[X I C], or gate_up[X 2I C]; down[X C I]; with layout "io" the last two
-        axes of both are swapped. gate_up_bias[X 2I] and down_bias[X C] join the products.
+        axes of both are swapped. gate_up_bias[X 2I] and down_bias[X C] join the GEMMs.
         """
         ...
 

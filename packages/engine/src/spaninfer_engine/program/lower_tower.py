@@ -68,7 +68,7 @@ def _patches(tower: PatchTower) -> Program:
 
 
 def _product(program: ProgramBuilder, linear: Linear, view: FlatRows | TapRows, x: str) -> str:
-    """Append a convolution as a product with rows that hold all that a place sees."""
+    """Append a convolution as a GEMM with rows that hold all that a place sees."""
     weight = Use("weight", (linear.weight,), view=view)
     bias = () if linear.bias is None else (Use("bias", (linear.bias,)),)
     return program.add("linear", x, name="x", uses=(weight, *bias))

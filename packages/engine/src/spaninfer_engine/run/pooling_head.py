@@ -1,6 +1,6 @@
 """The layers after pooling: Dense layers and classifiers, in float32 on the host.
 
-They see one row per text, not one per token, so that their products are no part of a step's time
+They see one row per text, not one per token, so that their GEMMs are no part of a step's time
 (64 texts of 1,024 channels: 0.07 GFLOP of about 1,000), and no backend needs operators for them.
 """
 
@@ -86,7 +86,7 @@ def _read(node: HeadLayer | LogitScore, reader: Reader) -> _Layer | _LogitScore:
 
 
 def _difference(node: LogitScore, weight: Weight, reader: Reader) -> Rows:
-    """[1 ...]: a token's row of a head, less the other's: a product of one row, not of all."""
+    """[1 ...]: a token's row of a head, less the other's: a GEMM of one row, not of all."""
     table = np.asarray(reader.read(weight.name))
     row = table[node.true_id : node.true_id + 1].astype(np.float32)
     if node.false_id is None:

@@ -43,7 +43,7 @@ STORED: Mapping[KVDType, Stored] = {
 # more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
 SPAN_LEN = 32
 TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
-_MOST_CODE_BITS = 8  # wider ones are numbers, which have no scales
+_MAX_CODE_BITS = 8  # wider ones are numbers, which have no scales
 SCALE_BITS = 32  # of a group of quantised weights: a float32, or two of 16 bits
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
@@ -127,7 +127,7 @@ def estimated_weight_bytes(
     """Return the bytes of the weights that are held from the start, before they are read."""
     packing = packing_of(asked.quantize, asked.quantize_group)
     bits = weight_bits(asked, compute, stored.dtype)
-    if packing.group is not None and bits <= _MOST_CODE_BITS:
+    if packing.group is not None and bits <= _MAX_CODE_BITS:
         bits += SCALE_BITS / packing.group
     as_stored = weight_bits(replace(asked, quantize=None), compute, stored.dtype)
     kept = {} if asked.quantize else _kept_bits(compute, stored.formats)

@@ -36,7 +36,7 @@ def max_encoded(asked: EngineConfig, model: Model, compute: Compute, num_bytes: 
     """Return how many tokens of media so many bytes hold; ConfigError where it is not one."""
     if not isinstance(model, Decoder) or not model.towers:
         return 0
-    # On CPUs a dtype is what products see; rows stay in float32.
+    # On CPUs a dtype is what GEMMs see; rows stay in float32.
     item = 4 if compute.device == "cpu" else _ITEM_BYTES[compute.dtype]
     one = max(tower.width * (1 + len(tower.deepstack)) for tower in model.towers) * item
     if num_bytes < one and asked.encoder_bytes is not None:

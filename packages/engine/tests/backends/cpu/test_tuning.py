@@ -10,7 +10,7 @@ import pytest
 from ml_dtypes import bfloat16
 from random_llama import write_model
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.backends.cpu.tuning import LEAST_BYTES, GemmTuner
+from spaninfer_engine.backends.cpu.tuning import MIN_BYTES, GemmTuner
 from spaninfer_engine.tune import tune
 from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu import Compilers, Format, MicroKernels, Packed, active_level, pack
@@ -41,7 +41,7 @@ def test_small_models_are_tuned_on_request_only(asked: bool | None):
 def test_weights_that_are_shared_count_once():
     weight = packed(FLOAT32, 1024, 4096)
     tuner = GemmTuner()
-    for _ in range(LEAST_BYTES // weight.panels.nbytes + 1):
+    for _ in range(MIN_BYTES // weight.panels.nbytes + 1):
         tuner.note(weight, rounded=False)
 
     assert run(tuner) == ()

@@ -12,7 +12,7 @@ from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm  # noqa:
 
 pytestmark = pytest.mark.gpu
 
-MOST_ROWS = 600
+MAX_ROWS = 600
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ def test_a_row_has_the_same_bits_among_any_rows(
     generator = torch.Generator("cuda").manual_seed(1)
     x, weight, vector = (
         torch.randn(shape, dtype=dtype, device="cuda", generator=generator)
-        for shape in ((MOST_ROWS, inputs), (outputs, inputs), (outputs,))
+        for shape in ((MAX_ROWS, inputs), (outputs, inputs), (outputs,))
     )
     bias = vector if biased else None
     whole = products.linear(x, weight, bias)
 
     expected = x.double() @ weight.double().T + (vector.double() if biased else 0)
     assert (whole - expected).abs().max() < 0.02 * expected.square().mean().sqrt()
-    for rows in (1, 2, 7, 40, 64, 129, MOST_ROWS - 1):
-        for first in (0, MOST_ROWS - rows):
+    for rows in (1, 2, 7, 40, 64, 129, MAX_ROWS - 1):
+        for first in (0, MAX_ROWS - rows):
             part = slice(first, first + rows)
             assert torch.equal(products.linear(x[part].clone(), weight, bias), whole[part])
 

@@ -89,7 +89,7 @@ def test_the_newest_rows_of_requests_read_what_is_theirs(scoring: Scoring) -> No
 def test_a_slice_in_pieces_reads_what_it_reads_at_once(
     scoring: Scoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spaninfer_engine.backends.torch.attention.MOST_SCORES", HEADS * 24 * 3)
+    monkeypatch.setattr("spaninfer_engine.backends.torch.attention.MAX_SCORES", HEADS * 24 * 3)
     keys, values = _spans()
     query = RNG.standard_normal((16, HEADS, KEY))
     run = Run(0, 16, int(ROWS[3]), 8, 24)

@@ -36,7 +36,7 @@ def test_a_slice_in_pieces_selects_and_reads_what_it_does_at_once(
         return selected, read
 
     at_once = computed()
-    monkeypatch.setattr(sparse_attention, "MOST_SCORES", 2 * 5 * RUN.stop)  # two rows, or one
+    monkeypatch.setattr(sparse_attention, "MAX_SCORES", 2 * 5 * RUN.stop)  # two rows, or one
     in_pieces = computed()
 
     assert torch.equal(in_pieces[0], at_once[0])

@@ -5,7 +5,7 @@ from spaninfer.bench.cpu.engine import records_of
 from spaninfer.bench.cpu.formats import OURS
 from spaninfer.bench.cpu.sides import LLAMA, Side
 from spaninfer.bench.cpu.turns import Turns
-from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS, ROWS, WORKLOADS
+from spaninfer.bench.cpu.workloads import CONTEXT, MAX_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.records import is_rate
 from spaninfer.bench.workloads import Prompts
 
@@ -40,7 +40,7 @@ def test_every_workload_fits_what_llama_cpp_is_given():
     for workload in WORKLOADS:
         (batch,) = workload.batches(Prompts(VOCAB, 0))
         assert batch.context <= CONTEXT
-        assert len(batch.prompts) <= MOST_REQUESTS
+        assert len(batch.prompts) <= MAX_REQUESTS
         assert len(set(batch.output_lens)) == 1
 
 

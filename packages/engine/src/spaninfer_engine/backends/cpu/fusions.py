@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads
-from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, Products
+from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, Gemms
 from spaninfer_engine.backends.cpu.script import Recorded, Write
 from spaninfer_engine.backends.cpu.tuning import GemmTuner
 from spaninfer_engine.ops.fuse import can_join
@@ -24,32 +24,32 @@ def recorded_claims(
     tuner: GemmTuner,
     can_join: Callable[[Sequence[Operation]], bool] = can_join,
 ) -> tuple[Claim, ...]:
-    """Return the claims, longest first; `rounded`: products see activations in bfloat16.
+    """Return the claims, longest first; `rounded`: GEMMs see activations in bfloat16.
 
-    `tuner` chooses the products' kernels; `can_join` says of projections whether their weights may
+    `tuner` chooses the GEMMs' kernels; `can_join` says of projections whether their weights may
     lie below one another.
     """
-    products = Products(PRODUCT, rounded, tuner)
-    exact = Products(EXACT_PRODUCT, False, tuner)
+    gemms = Gemms(PRODUCT, rounded, tuner)
+    exact = Gemms(EXACT_PRODUCT, False, tuner)
     return (
         Claim(
             "gated_linears",
             ("g = linear x", "u = linear x", "y = gate g u"),
             "y",
-            products.gated,
+            gemms.gated,
             lambda operations: can_join(operations[:2]),
         ),
         Claim(
             "joined_linears",
             ("a = linear x", "b = linear x", "c = linear x"),
             "a b c",
-            products.joined,
+            gemms.joined,
             can_join,
         ),
-        Claim("joined_linears", ("a = linear x", "b = linear x"), "a b", products.joined, can_join),
-        Claim("linear_add", ("y = linear x", "z = add r y"), "z", products.added),
-        Claim("linear", ("y = linear x",), "y", products.single),
-        Claim("head_linear", ("y = head_linear x",), "y", products.by_heads),
+        Claim("joined_linears", ("a = linear x", "b = linear x"), "a b", gemms.joined, can_join),
+        Claim("linear_add", ("y = linear x", "z = add r y"), "z", gemms.added),
+        Claim("linear", ("y = linear x",), "y", gemms.single),
+        Claim("head_linear", ("y = head_linear x",), "y", gemms.by_heads),
         Claim("router", ("y = router x",), "y", exact.single),
         Claim("experts", ("y = experts x i s",), "y", partial(experts.experts, rounded=rounded)),
         *(_claim(pattern, build) for pattern, build in _SINGLE),

@@ -17,33 +17,33 @@ from spaninfer_engine.ops.fuse import use_of
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.table import Pack
 
-PRODUCT = "product"  # the layout of weights that products read
+PRODUCT = "product"  # the layout of weights that GEMMs read
 EXACT_PRODUCT = "exact product"  # the same, for numbers that are never made codes
 STACK = "stack of products"  # the same of weights[N O C], one per expert
 TURNED_STACK = "stack of turned products"  # of weights[N C O], one per expert or head
 
 
 def as_stacks(arrays: Sequence[Packable], layout: str) -> list[NDArray[Any]]:
-    """Return weights of products as [N O C], whatever axes their layout gives them."""
+    """Return weights of GEMMs as [N O C], whatever axes their layout gives them."""
     found: list[NDArray[Any]] = [np.asarray(array) for array in arrays]
     if layout == TURNED_STACK:
         return [array.swapaxes(1, 2) for array in found]
     return found if layout == STACK else [array[None] for array in found]
 
 
-class Products:
-    """Products with packed weights, by the kernels that `tuner` chose."""
+class Gemms:
+    """GEMMs with packed weights, by the kernels that `tuner` chose."""
 
     def __init__(self, layout: str, rounded: bool, tuner: GemmTuner) -> None:
         self._layout, self._rounded, self._tuner = layout, rounded, tuner
 
     def single(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
-        """One product."""
+        """One GEMM."""
         weight, bias = self._weights(operations, pack)
         return Recorded(lambda to, x: (self._product(to, x, weight, bias),))
 
     def joined(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
-        """One product with the rows of all weights, whose output is cut."""
+        """One GEMM with the rows of all weights, whose output is cut."""
         weight, bias = self._weights(operations, pack)
         sizes = [use_of(operation, "weight").num_rows for operation in operations]
 
@@ -53,7 +53,7 @@ class Products:
         return Recorded(write)
 
     def added(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
-        """A product that is added to rows on its way out."""
+        """A GEMM whose result is added to rows on its way out."""
         weight, bias = self._weights(operations[:1], pack)
         scale = operations[1].number("scale")
 
@@ -63,7 +63,7 @@ class Products:
         return Recorded(write)
 
     def gated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
-        """The product of a gated MLP's first two weights, then act(gate) * up."""
+        """The GEMM of a gated MLP's first two weights, then act(gate) * up."""
         weight, bias = self._weights(operations[:2], pack)
         inner = operations[0].weights[0].shape[0]
         act = str(operations[2].constant("act"))
@@ -82,7 +82,7 @@ class Products:
         return Recorded(write)
 
     def by_heads(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
-        """A product per head."""
+        """A GEMM per head."""
         weight: Packed = pack(operations[0].weights, TURNED_STACK)
         self._tuner.note(weight, rounded=self._rounded)
 

@@ -67,12 +67,12 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 class CpuOps(ReferenceOps):
     """ops.table.Ops on numpy arrays of float32, on the threads of a team.
 
-    Weights of products are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
+    Weights of GEMMs are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
     (`stored_as` is what those of a model without weights would be stored in), and quantised ones as
-    codes where products have them (`formats` are those, by name). Products see activations in
+    codes where GEMMs have them (`formats` are those, by name). GEMMs see activations in
     `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`. `tell`
     hears how many kernels are compiled, and of how many, while a step waits. `tuner` chooses the
-    products' kernels.
+    GEMMs' kernels.
     """
 
     name = "cpu"
@@ -146,7 +146,7 @@ class CpuOps(ReferenceOps):
         return learn(query, key, value, g, beta, state)
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
-        """Return weights of products packed, others as arrays."""
+        """Return weights of GEMMs packed, others as arrays."""
         arrays = [_narrowed(array) for array in arrays]
         if layout in (PRODUCT, EXACT_PRODUCT, STACK, TURNED_STACK):
             format = self._format if layout != EXACT_PRODUCT else None
@@ -158,9 +158,9 @@ class CpuOps(ReferenceOps):
     def quantized_packer(
         self, formats: Sequence[WeightFormat], layout: str
     ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
-        """Return what packs weights in these formats for products with their codes.
+        """Return what packs weights in these formats for GEMMs with their codes.
 
-        None where no product has their codes, and where another format was requested.
+        None where no GEMM has their codes, and where another format was requested.
         """
         if self._format is not None or layout not in (PRODUCT, STACK):
             return None

@@ -1,6 +1,6 @@
-"""Published quantised weights in the formats of the CPU's products.
+"""Published quantised weights in the formats of the CPU's GEMMs.
 
-A product's format (`spaninfer_kernels_cpu.Codes`) has the codes, scales, zero points and minimums
+A GEMM's format (`spaninfer_kernels_cpu.Codes`) has the codes, scales, zero points and minimums
 of the file in as many bits, so nothing is lost; activations are quantised to int8. Only scales of
 NVFP4, e4m3 under one of the tensor, become float16, which is off by 2^-11 of them at most, or by
 2^-25.
@@ -41,7 +41,7 @@ _SMALLEST_HALF = 2.0**-127
 
 
 def kernel_format(formats: Sequence[WeightFormat]) -> Format | None:
-    """Return the format in which products hold weights of these; None where there is none."""
+    """Return the format in which GEMMs hold weights of these; None where there is none."""
     found = {_format(each) for each in formats}
     return found.pop() if len(found) == 1 else None
 
@@ -53,7 +53,7 @@ def keep_codes_together(formats: Sequence[WeightFormat | None]) -> bool:
 
 
 def kept_bits(format: WeightFormat) -> float | None:
-    """Return the bits of a weight in its product's format, scales included; None without one."""
+    """Return the bits of a weight in its GEMM's format, scales included; None without one."""
     kept = _format(format)
     if kept is None or kept.codes is None:
         return None

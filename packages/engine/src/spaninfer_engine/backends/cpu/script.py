@@ -26,7 +26,7 @@ from spaninfer_engine.ops.table import FEWER_ROWS
 Values: TypeAlias = tuple[Value, ...]
 Write: TypeAlias = Callable[..., Values]  # (recorder, *input values) -> output values
 
-LEAST_ROWS = 16  # that memory is made for at first; then twice as many, whenever there are more
+MIN_ROWS = 16  # that memory is made for at first; then twice as many, whenever there are more
 
 # A thread that was parked comes after 50 µs, and spins for 300 behind the script.
 BRIEF_NS = 200_000
@@ -222,7 +222,7 @@ class _Linked:
 
 
 def _capacity(count: int) -> int:
-    return max(LEAST_ROWS, 1 << (count - 1).bit_length())
+    return max(MIN_ROWS, 1 << (count - 1).bit_length())
 
 
 def _unused(before: Any, after: Any) -> Iterator[Value]:

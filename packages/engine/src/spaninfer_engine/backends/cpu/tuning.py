@@ -23,9 +23,9 @@ from spaninfer_kernels_cpu import (
 _log = logging.getLogger(__name__)
 
 BUDGET_S = 10.0
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 """Of a model's weights: with fewer, a step takes a few milliseconds and caches hold the half."""
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of a model's weights in one format: kernels of the others are not worth their compilation."""
 
 
@@ -38,9 +38,9 @@ class _Key:
 
 
 class GemmTuner:
-    """The micro-kernels that products with a model's weights use.
+    """The micro-kernels that GEMMs with a model's weights use.
 
-    `asked`: whether to take times; None is for models of LEAST_BYTES or more. Until `run`, and for
+    `asked`: whether to take times; None is for models of MIN_BYTES or more. Until `run`, and for
     weights that were not worth it, those of the ISA level are used.
     """
 
@@ -50,7 +50,7 @@ class GemmTuner:
         self._chosen: dict[_Key, MicroKernels] = {}
 
     def note(self, weight: Packed, *, rounded: bool) -> None:
-        """Count a weight among those that products read."""
+        """Count a weight among those that GEMMs read."""
         key = _Key(weight.layout.format, rounded)
         self._weights.setdefault(key, {})[weight.panels.ctypes.data] = weight
 
@@ -94,10 +94,10 @@ class GemmTuner:
         """Yield the weights that are worth it, the most bytes first."""
         sizes = {key: sum(map(_size, each.values())) for key, each in self._weights.items()}
         total = sum(sizes.values())
-        if self._asked is False or (self._asked is None and total < LEAST_BYTES):
+        if self._asked is False or (self._asked is None and total < MIN_BYTES):
             return
         for key in sorted(sizes, key=lambda each: -sizes[each]):
-            if sizes[key] >= LEAST_SHARE * total:
+            if sizes[key] >= MIN_SHARE * total:
                 yield key
 
 

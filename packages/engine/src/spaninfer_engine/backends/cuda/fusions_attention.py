@@ -106,7 +106,7 @@ def _attend_wanted(ops: Backend, claim: Claim, taken: Sequence[Operation], pack:
         write_keys(step, x)
         angles = (Rotation(*(part[step.logit_indices] for part in each)) for each in step.rotations)
         step_of_few = replace(step, rotations=tuple(angles), attention=few)
-        # Their keys are written once more, by the kernel that makes queries and keys of a product.
+        # Their keys are written once more, by the kernel that makes queries and keys of a GEMM.
         read: Tensor = attend(step_of_few, write(step_of_few, x[step.logit_indices]))
         return read
 

@@ -22,9 +22,9 @@ from spaninfer_engine.step.sampling import SamplingWork
 
 Number = TypeVar("Number", np.int32, np.float32)
 
-MOST_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
+MAX_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
 PROMPTS = (1, 16)
-# Products of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
+# GEMMs of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
 PROMPT_TOKENS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
 # Alone, prompts are what is missing behind whole spans, multiples of 32 rows: 416 of them take 294
 # us a layer, 448 take 303 (7B, H200, 2026-11-22).
@@ -101,7 +101,7 @@ class GraphShapes:
     """
 
     def __init__(self, requests: int, max_prompt_tokens: int, mixed_prompt_tokens: int) -> None:
-        most = min(requests, MOST_DECODES)
+        most = min(requests, MAX_DECODES)
         self._decodes = _sizes(most)
         self._started = (*(n for n in _STARTED if n < most), most)
         self._beside_prompts = (0, *(n for n in (16, 64, 128, 192) if n < most), most)
@@ -311,5 +311,5 @@ def _sizes(most: int) -> tuple[int, ...]:
     1, 2, 4, then multiples of 8 to 64, of 16 to 128 and of 32 beyond: padding adds at most a
     quarter of the rows from 64 on, where rows begin to cost time.
     """
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, MOST_DECODES + 1, 32)]
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, MAX_DECODES + 1, 32)]
     return (*(size for size in sizes if size < most), most)

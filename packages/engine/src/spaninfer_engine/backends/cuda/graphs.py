@@ -100,7 +100,7 @@ class Graphs:
             self._blank(shape)
             self._body(shape, columns)
             # cuBLAS has a handle for each thread, and none can be made inside a capture; that step
-            # may have been small enough for products of ours.
+            # may have been small enough for GEMMs of ours.
             torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]
             torch.cuda.current_stream().synchronize()
             self._threads.add(get_ident())

@@ -109,7 +109,7 @@ class Kernels:
                 kept.cache_clear()
 
     def prepare_every_size(self) -> None:
-        """Prepare products, experts and decodes that came so far for all numbers of rows: ask for
+        """Prepare GEMMs, experts and decodes that came so far for all numbers of rows: ask for
         all of their kernels.
         """
         for outputs, inner, gate in tuple(self._products):
@@ -158,7 +158,7 @@ class Kernels:
     ) -> Tensor:
         """Return the norm over the last axis of x, or of x + residual, which becomes the sum.
 
-        Where products of its codes may follow, these are written as well.
+        Where GEMMs of its codes may follow, these are written as well.
         """
         x = x.contiguous()
         channels = x.shape[-1]
@@ -203,7 +203,7 @@ class Kernels:
             form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu
         )
 
-    # ---- products --------------------------------------------------------------------------------
+    # ---- GEMMs -----------------------------------------------------------------------------------
 
     def has_gemm(self, x: Tensor, weight: Tensor, *, gate: activation.Act | None = None) -> bool:
         """Return True if our GEMM of x[M K] and weight[N K] with epilogue is faster than cuBLAS."""
@@ -230,7 +230,7 @@ class Kernels:
     ) -> Tensor:
         """Return x[M K] @ weight[N K].T + bias[N], its activation, or its gated one [M N/2].
 
-        With `residual`[M N], which must be dense, the product is added to it, and it is returned.
+        With `residual`[M N], which must be dense, the result is added to it, and it is returned.
         """
         rows, inner = x.shape
         outputs = weight.shape[0]

@@ -30,7 +30,7 @@ class LinearWeight(Protocol):
     ) -> Tensor:
         """Return x[M K] @ weight[N K].T + bias[N], or its gated activation [M N/2].
 
-        With `residual`[M N], which must be dense, the product is added to it, and it is returned. A
+        With `residual`[M N], which must be dense, the result is added to it, and it is returned. A
         gate needs a weight that was packed in the layout GATED_GEMM.
         """
         ...

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spaninfer_engine.step.batch import Run
 
-_READS_ONLY = 64  # rows whose products take as long as reading the weights, which has to be done
+_READS_ONLY = 64  # rows whose GEMMs take as long as reading the weights, which has to be done
 _SPARED = 2  # times as many rows as wanted ones, at the least
 
 

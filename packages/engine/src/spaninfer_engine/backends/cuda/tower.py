@@ -2,7 +2,7 @@
 
 A layer is five launches and two norms: one projection for queries, keys and values; a rotation
 where they lie; attention within frames or windows; a projection; an MLP whose activation is part
-of its first product. What moves rows is torch's.
+of its first GEMM. What moves rows is torch's.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class TowerKernels(Kernels):
         return super().multiply(x, weight, bias, gate=gate, act=act, residual=residual)
 
     def prepare_every_size(self) -> None:
-        """Prepare every tile of the products that came so far."""
+        """Prepare every tile of the GEMMs that came so far."""
         for outputs, inner, gate, act in tuple(self._multiplied):
             for tile in gemm.every_many(self.gpu.shared_bytes):
                 self._prepare_tile(gemm.Shape(1, outputs, inner), gate, act, inner, tile)
 
     @cached_property
     def _multiplied(self) -> set[tuple[int, int, activation.Act | None, activation.Act | None]]:
-        """Outputs, K, gate and activation of products."""
+        """Outputs, K, gate and activation of GEMMs."""
         return set()
 
     def _is_gemm_faster(
@@ -120,7 +120,7 @@ class CudaTowerOps(CudaOps):
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Projections with rotation and attention; products with activations; sums with norms."""
+        """Projections with rotation and attention; GEMMs with activations; sums with norms."""
         return (
             _attention(self),
             _activated(self),
@@ -280,7 +280,7 @@ def _attention(ops: CudaTowerOps) -> Claim:
 
 
 def _gated(ops: CudaTowerOps) -> Claim:
-    """Claim the two projections of a gated MLP, filled up with zeros, as a single product."""
+    """Claim the two projections of a gated MLP, filled up with zeros, as a single GEMM."""
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
         gate, up, operation = taken
@@ -324,7 +324,7 @@ def _filled(x: Tensor, axis: int = 0, grain: int = GRAIN) -> Tensor:
 
 
 def _activated(ops: CudaTowerOps) -> Claim:
-    """Claim a product and the activation of its results."""
+    """Claim a GEMM and the activation of its results."""
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
         linear, activation = taken

@@ -46,7 +46,7 @@ class ReferenceOps(HostOps):
     # ---- tensors ---------------------------------------------------------------------------------
 
     def layout(self, operator: str, argument: str) -> str:
-        """Weights of products may be rounded."""
+        """Weights of GEMMs may be rounded."""
         rounded = None if self._grid is None else rounded_layout(operator, argument)
         return rounded or super().layout(operator, argument)
 

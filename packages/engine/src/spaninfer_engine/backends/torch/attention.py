@@ -19,7 +19,7 @@ from torch import Tensor
 from spaninfer_engine.ops.table import AlibiKind
 from spaninfer_engine.step.batch import Run
 
-MOST_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
+MAX_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
 _HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must not become NaN
 
 
@@ -65,7 +65,7 @@ def attend_slice(
     start = first * keys.shape[1]
     key, value = (spans[table[first:last]].flatten(0, 1)[None, : run.stop - start]
                   for spans in (keys, values))  # fmt: skip
-    rows = max(1, MOST_SCORES // (query.shape[1] * key.shape[1]))
+    rows = max(1, MAX_SCORES // (query.shape[1] * key.shape[1]))
     positions = torch.arange(run.start, run.stop, device=query.device)
     newest = positions if until is None else until - 1
     parts = (torch.split(each, rows) for each in (query, positions, newest))

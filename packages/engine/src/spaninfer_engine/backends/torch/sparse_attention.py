@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spaninfer_engine.backends.torch.attention import (
-    MOST_SCORES,
+    MAX_SCORES,
     Scoring,
     Seen,
     attend_keys,
@@ -36,7 +36,7 @@ def select_slice(
     if count == run.stop:
         return _all_positions(newest, count)
     key = keys[table[: -(-run.stop // keys.shape[1])]].flatten(0, 2)[: run.stop]
-    rows = max(1, MOST_SCORES // (query.shape[1] * run.stop))
+    rows = max(1, MAX_SCORES // (query.shape[1] * run.stop))
     parts = (torch.split(each, rows) for each in (query, weights, newest))
     pieces = [_select(q, w, key, n, count) for q, w, n in zip(*parts, strict=True)]
     return torch.cat(pieces)
@@ -54,7 +54,7 @@ def select_rows(
     newest, count = lengths.long() - 1, min(top_k, most)
     if count == most:
         return _all_positions(newest, count)
-    rows = max(1, MOST_SCORES // (query.shape[1] * most))
+    rows = max(1, MAX_SCORES // (query.shape[1] * most))
     parts = (torch.split(each, rows) for each in (query, weights, tables, newest))
     pieces = [
         _select(q, w, keys[t].view(-1, span_len * t.shape[1], keys.shape[-1]), n, count)
@@ -133,7 +133,7 @@ def _attend_selected(
     """[N H E]: query[N H D] over the positions selected[N k] of requests with tables[N M]."""
     keys, values = cache
     _, span_len, kv_heads, size = keys.shape
-    rows = max(1, MOST_SCORES // (selected.shape[1] * max(query.shape[1], kv_heads * size)))
+    rows = max(1, MAX_SCORES // (selected.shape[1] * max(query.shape[1], kv_heads * size)))
     pieces = []
     for q, table, places in zip(
         *(torch.split(each, rows) for each in (query, tables, selected)), strict=True

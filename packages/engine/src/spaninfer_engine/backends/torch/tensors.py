@@ -36,13 +36,13 @@ class TorchTensors:
         grid: WeightFormat | None = None,
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self._grid = grid  # that weights of products are rounded to
+        self._grid = grid  # that weights of GEMMs are rounded to
         self.device = usable_device(device)
         self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
 
     def layout(self, operator: str, argument: str) -> str:
-        """Every weight lies as in the checkpoint, in this dtype; those of products may be rounded,
-        and logarithms of decays, which are few, are not.
+        """Every weight lies as in the checkpoint, in this dtype; those of GEMMs may be rounded, and
+        logarithms of decays, which are few, are not.
         """
         if operator == "delta_gates":
             return _WIDE

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 def in_threads(work: Callable[[slice], None], rows: int, step: int) -> None:
@@ -16,5 +16,5 @@ def in_threads(work: Callable[[slice], None], rows: int, step: int) -> None:
         for some in slices:
             work(some)
         return
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as threads:
         list(threads.map(work, slices))

@@ -27,7 +27,7 @@ class Case:
 def timed(case: Case, limits: Limits, runs: int) -> dict[str, Any]:
     """Return the fields of the case's record, microseconds of a call.
 
-    `of_ceiling` is the larger of two shares, that of the read and that of the products in
+    `of_ceiling` is the larger of two shares, that of the read and that of the GEMMs in
     registers: how near the call is to what bounds it.
     """
     _mean_seconds(case.run, _WARM_S)

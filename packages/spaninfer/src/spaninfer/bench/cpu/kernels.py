@@ -1,4 +1,4 @@
-"""The kernels at the sizes of Qwen2-0.5B: products of packed weights, attention over spans."""
+"""The kernels at the sizes of Qwen2-0.5B: GEMMs of packed weights, attention over spans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Floats = NDArray[np.float32]
 
 
 def product_cases() -> Iterator[Case]:
-    """Yield products of one row, of few and of many, as the engine's steps have them.
+    """Yield GEMMs of one row, of few and of many, as the engine's steps have them.
 
     Weights come from memory; those of one format at a time are kept.
     """

@@ -1,4 +1,4 @@
-"""The ceilings: bytes that this machine reads from memory, and products it does in registers."""
+"""The ceilings: bytes that this machine reads from memory, and GEMMs it does in registers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS: Final[tuple[Kind, ...]] = ("float32", "bfloat16", "int8", "int4")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Runs of a read of memory (GB/s), and of products per kind of weights (Gop/s)."""
+    """Runs of a read of memory (GB/s), and of GEMMs per kind of weights (Gop/s)."""
 
     read: tuple[float, ...]
     peaks: Mapping[Kind, tuple[float, ...]]

@@ -26,7 +26,7 @@ from spaninfer.bench.cpu.formats import TORCH, PeerFormat, Setting, settings_of
 from spaninfer.bench.cpu.gguf_file import write_gguf
 from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
 from spaninfer.bench.cpu.turns import Program
-from spaninfer.bench.cpu.workloads import CONTEXT, MOST_REQUESTS
+from spaninfer.bench.cpu.workloads import CONTEXT, MAX_REQUESTS
 from spaninfer.bench.engine import Note, seconds_of
 
 LLAMA: Final = "llama.cpp"
@@ -126,7 +126,7 @@ def _llama(format: PeerFormat, folder: Path, stack: ExitStack) -> Side:
     path = Path(stack.enter_context(TemporaryDirectory()), "model.gguf")
     write_gguf(path, json.loads((folder / "config.json").read_text(encoding="utf-8")), format)
     llama = stack.enter_context(
-        Llama(library, path, threads=threads, requests=MOST_REQUESTS, context=CONTEXT)
+        Llama(library, path, threads=threads, requests=MAX_REQUESTS, context=CONTEXT)
     )
     return Side(
         LLAMA,

@@ -20,9 +20,9 @@ from spaninfer.bench.workloads import Batch, Prompts, Workload
 Program = Callable[[Batch], float]  # seconds of a batch
 
 _SETTLE_S: Final = 0.1  # threads of several programs spin for a while after a step
-_WHOLE: Final = 0.8  # of the best rate of products: half to three quarters of it is what a core
+_WHOLE: Final = 0.8  # of the best rate of GEMMs: half to three quarters of it is what a core
 # for two threads gives; a clock that breathes gives more
-_MOST_ROUNDS: Final = 3  # times as many as wanted
+_MAX_ROUNDS: Final = 3  # times as many as wanted
 _WARM_TOKENS: Final = 8  # of each answer, in the round that does not count
 
 
@@ -60,7 +60,7 @@ def in_turns(
     """
     values: dict[str, list[float]] = {program: [] for program in programs}
     whole, left_out = cores.are_whole(), 0
-    for round_number in range(1 + _MOST_ROUNDS * runs):
+    for round_number in range(1 + _MAX_ROUNDS * runs):
         (batch,) = workload.batches(Prompts(vocab, round_number))
         if round_number == 0:
             batch = Batch.of(batch.prompts, min(batch.output_lens[0], _WARM_TOKENS))
@@ -71,7 +71,7 @@ def in_turns(
         before, whole = whole, cores.are_whole()
         if round_number == 0:
             continue
-        if not (before and whole) and left_out < (_MOST_ROUNDS - 1) * runs:
+        if not (before and whole) and left_out < (_MAX_ROUNDS - 1) * runs:
             left_out += 1
             continue
         for program, seconds in taken.items():

@@ -9,7 +9,7 @@ from spaninfer.bench.workloads import Batch, Prompts, Workload
 
 DECODED = 64
 PREFILLED = 256
-MOST_REQUESTS = 8
+MAX_REQUESTS = 8
 CONTEXT = 512  # tokens of a request: every workload fits
 
 
@@ -39,11 +39,11 @@ def _prefill() -> Workload:
     return Workload(f"prefill{PREFILLED}", "tok/s", batches, values)
 
 
-WORKLOADS: Final = (_decode(1), _decode(MOST_REQUESTS), _prefill())
+WORKLOADS: Final = (_decode(1), _decode(MAX_REQUESTS), _prefill())
 
 ROWS: Final[Mapping[str, int]] = {
     f"decode{DECODED}_bs1": 1,
-    f"decode{DECODED}_bs{MOST_REQUESTS}": MOST_REQUESTS,
+    f"decode{DECODED}_bs{MAX_REQUESTS}": MAX_REQUESTS,
     f"prefill{PREFILLED}": PREFILLED,
 }
 """Rows of a workload's steps: kernels for one row and for several may round differently."""

@@ -52,7 +52,7 @@ VARIANTS = tuple(
 
 
 def measure_ceilings(gpu: Gpu) -> Ceilings:
-    """Return what reading and copying gibibytes and a product of bfloat16 matrices give."""
+    """Return what reading and copying gibibytes and a GEMM of bfloat16 matrices give."""
     free, _ = torch.cuda.mem_get_info()
     num_bytes = min(MOST_BYTES, free // 4) // _BYTES_PER_PACK * _BYTES_PER_PACK
     x = torch.randint(0, 1 << 30, (num_bytes // 4,), dtype=torch.int32, device="cuda")
@@ -91,7 +91,7 @@ def _gbps(variant: Variant, gpu: Gpu, x: torch.Tensor, y: torch.Tensor) -> float
 
 
 def _tflops() -> float:
-    """Return the rate of a large product of random numbers: zeros would draw less power."""
+    """Return the rate of a large GEMM of random numbers: zeros would draw less power."""
     a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * SIDE**3 / _microseconds(lambda: torch.mm(a, b, out=out)) / 1e6

@@ -1,4 +1,4 @@
-"""Cases of the two products of an expert layer, by three models' shapes."""
+"""Cases of the two GEMMs of an expert layer, by three models' shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of kernels that go over rows once: norm, gated activation, and products of few rows."""
+"""Cases of kernels that go over rows once: norm, gated activation, and GEMMs of few rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def activation_cases() -> Iterator[Case]:
 
 
 def gemm_cases() -> Iterator[Case]:
-    """Products of few rows with a layer's weights."""
+    """GEMMs of few rows with a layer's weights."""
     for name, (outputs, inner) in _PRODUCTS.items():
         for rows in _PRODUCT_ROWS:
             sizes = {"product": name, "rows": rows, "dtype": "bfloat16"}
