@@ -1,4 +1,4 @@
-"""Counts of the source tree, as one JSON record per commit: size, shape, and habits that were ended.
+"""Counts of the source tree, a JSON record per commit: size, shape, habits that were ended.
 
     python benchmarks/structure.py [COMMIT ...] >> benchmarks/records/structure-DATE.jsonl
 
