@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    BEFORE_HOPPER,
     ArraySpec,
     Call,
     Gpu,
@@ -28,7 +29,6 @@ from spaninfer_kernel_launch import (
     user_cache,
     view_at,
 )
-from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
 from span_attention.layout import SpanLayout
 from span_attention.operands import check_device
