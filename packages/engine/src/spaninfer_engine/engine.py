@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.assembly import core_of
 from spaninfer_engine.batch_order import longest_first
@@ -269,7 +271,11 @@ class Engine(Frontend, Resource):
             return self._generate([encode(messages)], [one])[0]
         many = cast(Sequence[Sequence[Mapping[str, Any]]], messages)
         samplings = samplings_of(given, len(many), fields, "chat")
-        return self._generate([encode(each) for each in many], samplings)
+        if not self.takes_media:
+            return self._generate([encode(each) for each in many], samplings)
+        with ThreadPoolExecutor(usable_cpus()) as threads:  # decoding and scaling free the GIL
+            prompts = list(threads.map(encode, many))
+        return self._generate(prompts, samplings)
 
     def embed(
         self,
