@@ -1,15 +1,17 @@
-"""Files that were prepared before cost a digest: neither decoding nor scaling."""
+"""Files that were prepared before are neither decoded nor scaled, and once seen, compared."""
 
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from spaninfer_engine.media import TowerInput
+from spaninfer_engine.preprocess import known as known_files
 from spaninfer_engine.preprocess import processor as processing
-from spaninfer_engine.preprocess.known import Decoded, KnownMedia, digest_of_file
+from spaninfer_engine.preprocess.known import Decoded, FileDigests, KnownMedia, digest_of_file
 from spaninfer_engine.preprocess.layout import MediaLayout
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia
@@ -111,3 +113,42 @@ def test_digests_tell_kinds_options_tenants_and_urls_from_files_apart() -> None:
     ]
 
     assert len({digest_of_file(*each) for each in given}) == len(given)  # type: ignore[arg-type]
+
+
+def test_a_file_seen_before_is_compared_and_every_other_is_digested() -> None:
+    digests = FileDigests()
+    photo = "data:image/png;base64," + "A" * 5000
+    others = [
+        photo.encode(),  # the same characters as bytes
+        photo[:2000] + "B" + photo[2001:],  # another between the samples
+        photo + "A",
+    ]
+
+    for file in (photo, *others, photo, "", *others):
+        assert digests.of("image", file, {}, "") == digest_of_file("image", file, {}, "")
+    given: list[tuple[Any, dict[str, float], str]] = [
+        ("image", {}, "other"),
+        ("image", {"max_pixels": 784}, ""),
+        ("video", {}, ""),
+    ]
+    for kind, options, tenant in given:
+        expected = digest_of_file(kind, photo, options, tenant)
+        assert digests.of(kind, photo, options, tenant) == expected
+
+
+def test_files_to_compare_with_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    digested: list[str] = []
+
+    def noted(*given: Any) -> bytes:
+        digested.append(given[1])
+        return digest_of_file(*given)
+
+    monkeypatch.setattr(known_files, "digest_of_file", noted)
+    digests = FileDigests(max_bytes=25)
+    files = [letter * 10 for letter in "abacab"] + ["d" * 26] * 2
+
+    for file in files:
+        digests.of("image", file, {}, "")
+
+    # c takes the place of b, since a was seen again; d is too large to keep
+    assert digested == [letter * 10 for letter in "abcb"] + ["d" * 26] * 2

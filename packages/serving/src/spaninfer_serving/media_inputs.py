@@ -99,7 +99,7 @@ class MediaInputs:
         name = f"messages[{place[0]}].content[{place[1]}]"
         processor = await self._processor(kind, name)
         options = _options(part, kind, body, processor.max_pixels(kind))
-        from spaninfer_engine.preprocess.known import Decoded, digest_of_file
+        from spaninfer_engine.preprocess.known import Decoded
         from spaninfer_multimodal import Busy, MediaError
 
         reader, job = await self._opened_reader(), _job(kind, processor, options)
@@ -107,9 +107,9 @@ class MediaInputs:
         try:
             file = url if is_inline else await reader.read_bytes(url, job.limits.max_bytes)
             if len(file) <= IN_PLACE_BYTES:
-                digest = digest_of_file(kind, file, options, tenant)
+                digest = processor.digests.of(kind, file, options, tenant)
             else:
-                digest = await asyncio.to_thread(digest_of_file, kind, file, options, tenant)
+                digest = await asyncio.to_thread(processor.digests.of, kind, file, options, tenant)
             if (known := processor.known.get(digest)) is not None:
                 return ReadPart({"type": kind, kind: known, **options}, 0)
             if isinstance(file, str):

@@ -41,17 +41,18 @@ def expand_media(
     """
     kinds = {token_id: kind for kind, token_id in layout.placeholders.items()}
     waiting = {kind: _runs_of(kind, media, layout) for kind in layout.placeholders}
-    _check_count(Counter(kinds[each] for each in token_ids if each in kinds), waiting)
+    found = [at for at, each in enumerate(token_ids) if each in kinds]
+    _check_count(Counter(kinds[token_ids[at]] for at in found), waiting)
     ids: list[int] = []
     places: list[list[tuple[int, int]]] = [[] for _ in media]
     parts: list[TextRun | MediaRun] = []
-    text_len = 0
+    text_len = read = 0
     ahead = {kind: iter(runs) for kind, runs in waiting.items()}
-    for token_id in token_ids:
-        if token_id not in kinds:
-            ids.append(token_id)
-            text_len += 1
-            continue
+    for at in found:
+        ids += token_ids[read:at]
+        text_len += at - read
+        read = at + 1
+        token_id = token_ids[at]
         run = next(ahead[kinds[token_id]])
         num_marks = len(layout.replaced_marks or ())
         places[run.item].append((len(ids) - num_marks // 2, run.num_tokens))
@@ -61,6 +62,8 @@ def expand_media(
             continue
         parts += [TextRun(text_len), MediaRun(run.grid_thw, layout.merge, run.step)]
         text_len = 0
+    ids += token_ids[read:]
+    text_len += len(token_ids) - read
     _check_marks(ids, places, layout)
     items = tuple(map(_item, media, places))
     if not layout.has_mrope:

@@ -1,13 +1,14 @@
 """Prepared media by the digests of the files they were made of.
 
-A conversation sends its pictures again with every turn. A file that was prepared before costs a
-digest of its bytes, and neither decoding nor scaling. A tenant's files are known to itself alone.
+A conversation sends its pictures again with every turn. A file that was prepared before is neither
+decoded nor scaled; while its bytes are kept, it is compared and not digested either. A tenant's
+files are known to itself alone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
@@ -19,6 +20,11 @@ from spaninfer_engine.preprocess.prepared import PreparedMedia
 
 MAX_BYTES = 256 << 20
 """Features that are kept: ten pictures of a million pixels each."""
+
+MAX_FILE_BYTES = 64 << 20
+"""Files that are kept to be compared with: as base64, a hundred pictures of 0.5 MB."""
+
+_SAMPLES = 64  # characters of a file, evenly apart, by which it is looked up
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,6 +64,53 @@ class KnownMedia:
             while self._num_bytes > self._max_bytes:
                 _, dropped = self._kept.popitem(last=False)
                 self._num_bytes -= dropped.input.features.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    data: bytes | str
+    digest: bytes
+
+
+class FileDigests:
+    """Digests of files, and the last files themselves, at most `max_bytes` of them.
+
+    300 KB take 180 µs to digest and 10 to compare. Of files that agree in length and a sample, the
+    last is kept: looking one up compares it with one other. Thread-safe.
+    """
+
+    def __init__(self, max_bytes: int = MAX_FILE_BYTES) -> None:
+        self._max_bytes, self._num_bytes = max_bytes, 0
+        self._kept: OrderedDict[Hashable, _File] = OrderedDict()
+        self._lock = Lock()
+
+    def of(
+        self, kind: MediaKind, data: bytes | str, options: Mapping[str, float], tenant: str
+    ) -> bytes:
+        """Return `digest_of_file`."""
+        sample = data[:: len(data) // _SAMPLES + 1]
+        place = (kind, tuple(sorted(options.items())), tenant, len(data), sample)
+        with self._lock:
+            kept = self._kept.get(place)
+            if kept is not None:
+                self._kept.move_to_end(place)
+        if kept is not None and kept.data == data:
+            return kept.digest
+        digest = digest_of_file(kind, data, options, tenant)
+        self._keep(place, _File(data, digest))
+        return digest
+
+    def _keep(self, place: Hashable, file: _File) -> None:
+        if len(file.data) > self._max_bytes:
+            return
+        with self._lock:
+            if (last := self._kept.pop(place, None)) is not None:
+                self._num_bytes -= len(last.data)
+            self._kept[place] = file
+            self._num_bytes += len(file.data)
+            while self._num_bytes > self._max_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._num_bytes -= len(dropped.data)
 
 
 def digest_of_file(

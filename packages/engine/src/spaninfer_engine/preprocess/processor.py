@@ -25,7 +25,7 @@ from spaninfer_multimodal import (
 from spaninfer_engine.errors import ConfigError, InvalidMedia
 from spaninfer_engine.media import MediaKind
 from spaninfer_engine.preprocess.expand import expand_frames, expand_media, wrap_images
-from spaninfer_engine.preprocess.known import Decoded, KnownMedia, digest_of_file
+from spaninfer_engine.preprocess.known import Decoded, FileDigests, KnownMedia
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia, prepared
@@ -54,7 +54,7 @@ class MediaProcessor:
 
     def __init__(self, processors: Processors, layout: MediaLayout, tokenizer: Tokenizer) -> None:
         self._processors, self._layout, self._tokenizer = processors, layout, tokenizer
-        self.known = KnownMedia()
+        self.known, self.digests = KnownMedia(), FileDigests()
 
     @property
     def kinds(self) -> frozenset[MediaKind]:
@@ -98,7 +98,7 @@ class MediaProcessor:
         if given is not None:
             return self._prepared(given, part)
         data = bytes_of(part)
-        file_digest = digest_of_file(part.kind, data, part.options, tenant)
+        file_digest = self.digests.of(part.kind, data, part.options, tenant)
         if (known := self.known.get(file_digest)) is not None:
             return known
         sampling = self.sampling(part.options)
