@@ -1,6 +1,7 @@
 import asyncio
 from itertools import pairwise
 
+import pytest
 from spaninfer_serving.admission_gate import MOST_GROWTH, SHARED_ROUNDS, SHARED_S, AdmissionGate
 from spaninfer_serving.fair_queue import Client
 
@@ -65,6 +66,26 @@ def test_where_accounts_share_the_loop_rounds_without_an_entrance_come_in_betwee
         return rounds
 
     assert driven(drive) == [[SHARED_ROUNDS] * 6, [1] * 6]
+
+
+@pytest.mark.parametrize("num_rounds", range(2 * SHARED_ROUNDS))
+def test_another_account_does_not_wait_while_one_rests(num_rounds):
+    async def drive():
+        gate, log = AdmissionGate(), []
+        await gate.enter(BOB)
+        burst = [asyncio.ensure_future(entered(gate, log, number, ANN)) for number in range(20)]
+        while len(log) < 3:  # the second enters SHARED_ROUNDS behind the first
+            await asyncio.sleep(0)
+        for _ in range(num_rounds):
+            await asyncio.sleep(0)
+        bob, rounds = asyncio.ensure_future(entered(gate, log, "bob", BOB)), 0
+        while not bob.done():
+            rounds += 1
+            await asyncio.sleep(0)
+        await asyncio.gather(*burst)
+        return rounds
+
+    assert driven(drive) <= 4  # its first step, a round behind ann, its last step
 
 
 def test_who_sends_one_request_enters_in_the_middle_of_anothers_burst():

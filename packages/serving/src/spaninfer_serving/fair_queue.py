@@ -33,6 +33,11 @@ class FairQueue(Generic[T]):
         """Return how many items wait."""
         return len(self._accounts)
 
+    @property
+    def next_account(self) -> str:
+        """The account whose item is taken next; IndexError where there is none."""
+        return self._accounts.next_owner
+
     def put(self, client: Client, cost: int, item: T) -> None:
         """Add an item; the smaller its cost, the sooner its client's turn comes."""
         self._accounts.put(client.account, cost)
@@ -68,6 +73,10 @@ class _VirtualClock:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    @property
+    def next_owner(self) -> str:
+        return self._heap[0][3]
 
     def put(self, owner: str, cost: int) -> None:
         begin = max(self._now, self._ends.get(owner, 0.0))
