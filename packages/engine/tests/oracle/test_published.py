@@ -34,6 +34,13 @@ ROUNDED = {"NVFP4", "NVFP4 of compressed-tensors"}  # scales, to float16
 FAST = ("GPTQ", "AWQ", "W4A16", "W8A8", "FP8 blocks", "NF4", "MXFP4", "mixed")
 """One of each family; its siblings differ in what tests/load/quantised compares."""
 
+WIDTHS = (*FAST, "GPTQ 2", "GPTQ 3", "NVFP4")
+SWEPT = [name for name in GROUPS if name not in WIDTHS]
+"""Whose kernels differ in the size of a group or in zero points: three seconds each to compile.
+
+tests/backends/cpu/test_cpu_quantised.py compares the numbers that they multiply by.
+"""
+
 
 def _mixed(name: str) -> Method | None:
     """Attention in one scheme, the MLP in two, a head that is not quantised."""
@@ -79,7 +86,13 @@ def test_a_model_computes_with_the_numbers_that_codes_stand_for(name: str, tmp_p
     np.testing.assert_array_equal(_logits(quantised, "reference"), _logits(expanded, "reference"))
 
 
-@pytest.mark.parametrize("name", others_slow(METHODS, FAST))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *others_slow([name for name in METHODS if name not in SWEPT], FAST),
+        *(pytest.param(name, marks=pytest.mark.sweep) for name in SWEPT),
+    ],
+)
 def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
     name: str, tmp_path: Path
 ) -> None:
