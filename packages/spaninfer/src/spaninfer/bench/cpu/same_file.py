@@ -21,7 +21,7 @@ from spaninfer.bench.cpu.limits import Limits, Work
 from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
 from spaninfer.bench.cpu.sides import LLAMA, MEMORY
 from spaninfer.bench.cpu.turns import Cores, Program, in_turns
-from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MOST_REQUESTS, ROWS, WORKLOADS
+from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.engine import Note, seconds_of
 from spaninfer.bench.records import summary
 
@@ -126,7 +126,7 @@ class _File:
 
     def _llama(self, library: Any) -> Llama:
         threads = usable_cpus()
-        return Llama(library, self.path, threads=threads, requests=MOST_REQUESTS, context=CONTEXT)
+        return Llama(library, self.path, threads=threads, requests=MAX_REQUESTS, context=CONTEXT)
 
     def _work(self, workload: str) -> Work:
         """Return what a token takes: its share of the bytes of a step, and all its products.
