@@ -134,8 +134,13 @@ class Live:
 
     @property
     def connections(self) -> list[BoundedProtocol]:
-        """The connections as the server sees them."""
+        """The connections that have entered, as the server sees them."""
         return list(self.server.server_state.connections)
+
+    @property
+    def num_connections(self) -> int:
+        """How many connections were taken, those that have not entered included."""
+        return sum(each.num_connections for each in self.server.acceptors)
 
 
 def _start(running: ExitStack, engine: Engine, **settings: Any) -> Live:

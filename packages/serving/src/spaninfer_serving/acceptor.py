@@ -63,15 +63,15 @@ class Acceptor:
 
     def open(self) -> None:
         """Begin to take connections, in the running loop."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
-        self._loop.add_reader(self._listener.fileno(), self._offer)
+        self.loop.add_reader(self._listener.fileno(), self._offer)
 
     async def close(self) -> None:
         """Take no more; let those in that have sent something. The listener stays open."""
         if not self._is_closed:
             self._is_closed = True
-            self._loop.remove_reader(self._listener.fileno())
+            self.loop.remove_reader(self._listener.fileno())
             while len(self._queue):
                 self._enter(self._queue.take())
             for arrival in list(self._outside):
@@ -88,12 +88,12 @@ class Acceptor:
 
     def _wait(self, seconds: float, then: Callable[[], object]) -> None:
         """Look away for a while."""
-        self._loop.remove_reader(self._listener.fileno())
-        self._loop.call_later(seconds, self._look_again, then)
+        self.loop.remove_reader(self._listener.fileno())
+        self.loop.call_later(seconds, self._look_again, then)
 
     def _look_again(self, then: Callable[[], object]) -> None:
         if not self._is_closed:
-            self._loop.add_reader(self._listener.fileno(), self._offer)
+            self.loop.add_reader(self._listener.fileno(), self._offer)
             then()
 
     def _accept(self) -> bool:
@@ -116,7 +116,7 @@ class Acceptor:
         self._entrance.slots.waiting[arrival] = None
         was_full = self._entrance.slots.make_room(self.num_connections)
         if not arrival.is_over and not arrival.look():
-            arrival.wait(self._loop)
+            arrival.wait(self.loop)
         return not was_full
 
     def queue(self, arrival: _Arrival) -> None:
@@ -126,7 +126,7 @@ class Acceptor:
         self._queue.put(client, 1, arrival)
         if not self._is_entering:
             self._is_entering = True
-            self._loop.call_soon(self._enter_next)
+            self.loop.call_soon(self._enter_next)
 
     def forget(self, arrival: _Arrival) -> None:
         """Count an arrival no longer: it has entered, or is closed."""
@@ -138,13 +138,13 @@ class Acceptor:
             self._enter(self._queue.take())
         self._is_entering = len(self._queue) > 0
         if self._is_entering:
-            self._loop.call_soon(self._enter_next)
+            self.loop.call_soon(self._enter_next)
 
     def _enter(self, arrival: _Arrival) -> None:
         self.forget(arrival)
         make, first = self._entrance.make, arrival.first
         task: asyncio.Task[object] = asyncio.ensure_future(
-            self._loop.connect_accepted_socket(lambda: make(first), arrival.connection)
+            self.loop.connect_accepted_socket(lambda: make(first), arrival.connection)
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

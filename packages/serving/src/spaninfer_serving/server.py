@@ -137,7 +137,7 @@ class Server(uvicorn.Server):
         self._slots = connection_slots.provide()
         super().__init__(_config(self._app, settings, self._slots))
         self._service: Service = self._app.state.service
-        self._acceptors: list[Acceptor] = []
+        self.acceptors: list[Acceptor] = []
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -160,7 +160,7 @@ class Server(uvicorn.Server):
         )
         acceptor = Acceptor(listener, entrance, self._figures)
         acceptor.open()
-        self._acceptors.append(acceptor)
+        self.acceptors.append(acceptor)
 
     def _protocol(self, first: bytes) -> asyncio.Protocol:
         """Return the protocol of a connection of which something has been read."""
@@ -174,7 +174,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Note how many connections there are, ten times a second."""
-        self._figures.num_connections = sum(each.num_connections for each in self._acceptors)
+        self._figures.num_connections = sum(each.num_connections for each in self.acceptors)
         return await super().on_tick(counter)
 
     def _use_once(self) -> None:
@@ -198,7 +198,7 @@ class Server(uvicorn.Server):
                 running,
                 self._service.settings.drain_s,
             )
-        for acceptor in self._acceptors:
+        for acceptor in self.acceptors:
             await acceptor.close()
         await super().shutdown(sockets)
         await run_in_threadpool(self._service.close)
