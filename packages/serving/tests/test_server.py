@@ -44,12 +44,12 @@ def test_the_system_keeps_little_of_an_answer_that_is_not_read():
 
 def test_the_url_is_where_the_listener_is():
     with bind(Settings(port=0)) as listener:
-        assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert _url(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_the_url_of_a_server_at_all_addresses_leads_to_it_from_here():
     with bind(Settings(host="0.0.0.0", port=0, no_auth=True)) as listener:
-        assert _url(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert _url(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_a_port_that_is_taken_says_what_to_do():
@@ -82,7 +82,6 @@ def test_a_request_that_ends_as_the_server_stops_is_not_told_as_running(
 ):
     """Its last turn of the event loop is over, and what waits for its end has not been called."""
     server = Server(engine, Settings(port=0, drain_s=0), lambda: None)
-    server.config.load()
     server.lifespan, server.servers = server.config.lifespan_class(server.config), []
 
     async def answer():

@@ -17,6 +17,10 @@ def test_a_server_on_one_address_is_reached_there(host, expected):
     assert reachable_urls(host, "http://127.0.0.1:8123") == expected
 
 
+def test_urls_of_an_encrypted_server_say_so():
+    assert reachable_urls("box.local", "https://127.0.0.1:8123") == ("https://box.local:8123",)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_a_server_on_all_addresses_is_reached_at_those_of_this_machine(host):
     """Each is one that a socket of this machine can be bound to."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,8 @@ class Entrance:
     num_inside: Callable[[], int]
     """Returns how many connections have a protocol."""
     slots: ConnectionSlots
+    tls: ssl.SSLContext | None = None
+    """Connections are encrypted: their first bytes say no client, and are left to asyncio."""
 
 
 class Acceptor:
@@ -60,6 +63,11 @@ class Acceptor:
     def num_connections(self) -> int:
         """How many connections there are, those that have not entered included."""
         return len(self._outside) + self._entrance.num_inside()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if connections begin with a handshake of TLS."""
+        return self._entrance.tls is not None
 
     def open(self) -> None:
         """Begin to take connections, in the running loop."""
@@ -142,12 +150,21 @@ class Acceptor:
 
     def _enter(self, arrival: _Arrival) -> None:
         self.forget(arrival)
-        make, first = self._entrance.make, arrival.first
-        task: asyncio.Task[object] = asyncio.ensure_future(
-            self.loop.connect_accepted_socket(lambda: make(first), arrival.connection)
+        make, first, tls = self._entrance.make, arrival.first, self._entrance.tls
+        entering = self.loop.connect_accepted_socket(
+            lambda: make(b"" if tls else first),
+            arrival.connection,
+            ssl=tls,
+            ssl_handshake_timeout=HEAD_S if tls else None,
         )
+        task: asyncio.Task[object] = asyncio.ensure_future(entering)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._entered)
+
+    def _entered(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (reason := task.exception()) is not None:
+            log.debug("a connection has not entered: %s", reason)  # as for a failed handshake
 
 
 class _Arrival:
@@ -157,6 +174,7 @@ class _Arrival:
         self, connection: socket.socket, address: tuple[Any, ...], acceptor: Acceptor
     ) -> None:
         self.connection, self.address, self._acceptor = connection, address, acceptor
+        self._flags = socket.MSG_PEEK if acceptor.is_encrypted else 0
         self.first = b""
         self.is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None  # while it is waited for
@@ -165,7 +183,7 @@ class _Arrival:
     def look(self) -> bool:
         """Read the first bytes if they are there; return False if nothing has come."""
         try:
-            self.first = self.connection.recv(FIRST_BYTES)
+            self.first = self.connection.recv(FIRST_BYTES, self._flags)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:  # the client has broken off

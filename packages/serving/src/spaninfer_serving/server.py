@@ -29,6 +29,7 @@ from spaninfer_serving.figures import Figures
 from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
+from spaninfer_serving.tls import tls_context
 
 if TYPE_CHECKING:
     from spaninfer_serving.api_server.hub import ApiServers
@@ -75,7 +76,7 @@ def serve(
         listener.close()
         raise _taken(settings, reason) from reason
     sys.setswitchinterval(SWITCH_S)
-    url = _url(listener)
+    url = _url(listener, settings)
     if settings.api_servers:
         _api_servers(engine, settings, listener).run(lambda: ready(url))
     else:
@@ -157,6 +158,7 @@ class Server(uvicorn.Server):
             client_of=self._service.settings.client_of_first,
             num_inside=lambda: len(self.server_state.connections),
             slots=self._slots,
+            tls=self.config.ssl,
         )
         acceptor = Acceptor(listener, entrance, self._figures)
         acceptor.open()
@@ -217,7 +219,7 @@ class Server(uvicorn.Server):
 
 
 def _config(app: FastAPI, settings: Settings, slots: ConnectionSlots) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         _called_directly(app),
         log_level="error",  # every bad request would be a warning
         http=partial(BoundedProtocol, places=slots),  # type: ignore[arg-type]
@@ -228,6 +230,10 @@ def _config(app: FastAPI, settings: Settings, slots: ConnectionSlots) -> uvicorn
         server_header=False,
         lifespan="off",  # the app has none; left on, a second signal would be logged as its failure
     )
+    config.load()
+    if settings.ssl_certfile is not None:  # uvicorn's own would choose ciphers of TLS 1.0
+        config.ssl = tls_context(settings.ssl_certfile, settings.ssl_keyfile)
+    return config
 
 
 def _called_directly(app: FastAPI) -> ASGIApp:
@@ -244,8 +250,9 @@ def _called_directly(app: FastAPI) -> ASGIApp:
     return called
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, settings: Settings) -> str:
     """Return the URL of a listener; of one at all addresses, that which this machine has for it."""
+    scheme = "http" if settings.ssl_certfile is None else "https"
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

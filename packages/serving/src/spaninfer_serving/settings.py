@@ -17,6 +17,7 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.keys import UserKey, hash_of
+from spaninfer_serving.tls import tls_context
 
 DAY_S = 86_400
 MAX_API_SERVERS = 64
@@ -67,6 +68,8 @@ class Settings:
     metrics_names: Literal["spaninfer", "both"] = "spaninfer"  # both: vLLM's names as well
     traces: bool = False  # OpenTelemetry; OTEL_* variables say where to
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
+    ssl_certfile: Path | None = None  # a certificate chain in PEM; None: without TLS
+    ssl_keyfile: Path | None = None  # its private key; None: in the same file
     max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
     media_folder: Path | None = None  # file: URLs below it are read
@@ -100,6 +103,10 @@ class Settings:
             if getattr(self, name) < 1:
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} is {getattr(self, name)}; allowed is 1 or more")
+        if self.ssl_certfile is not None:
+            tls_context(self.ssl_certfile, self.ssl_keyfile)  # before a model is loaded
+        elif self.ssl_keyfile is not None:
+            raise ConfigError("--ssl-keyfile is the key of a certificate; add --ssl-certfile")
         if self.media_folder is not None and not self.media_folder.is_dir():
             raise ConfigError(f"--media-folder is {self.media_folder}, and there is no such folder")
         if self.media_hosts and not self.media_fetch:

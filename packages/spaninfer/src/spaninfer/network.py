@@ -18,11 +18,13 @@ def reachable_urls(host: str, url: str) -> tuple[str, ...]:
     the ones from which packets would leave and those of the machine's name; a router or a
     container may know it under others.
     """
-    port = url.rsplit(":", 1)[1]
+    scheme, _, rest = url.partition("://")
+    port = rest.rsplit(":", 1)[1]
     hosts = dict.fromkeys(_own_addresses()) if host in ANY else [host]
     wanted = [each for each in hosts if host != "0.0.0.0" or ":" not in each]
     return tuple(
-        f"http://[{each}]:{port}" if ":" in each else f"http://{each}:{port}" for each in wanted
+        f"{scheme}://[{each}]:{port}" if ":" in each else f"{scheme}://{each}:{port}"
+        for each in wanted
     )
 
 

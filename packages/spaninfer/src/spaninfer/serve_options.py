@@ -17,6 +17,14 @@ class Listening:
 
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000
+    ssl_certfile: Annotated[
+        Path | None,
+        typer.Option(help="Serve https: with this certificate chain, in PEM."),
+    ] = None
+    ssl_keyfile: Annotated[
+        Path | None,
+        typer.Option(help="Its private key, in PEM; default: in the same file."),
+    ] = None
     api_server_count: Annotated[
         int,
         typer.Option(
@@ -28,7 +36,13 @@ class Listening:
     @property
     def asked(self) -> dict[str, Any]:
         """Fields of Settings."""
-        return {"host": self.host, "port": self.port, "api_servers": self.api_server_count}
+        return {
+            "host": self.host,
+            "port": self.port,
+            "ssl_certfile": self.ssl_certfile,
+            "ssl_keyfile": self.ssl_keyfile,
+            "api_servers": self.api_server_count,
+        }
 
 
 @dataclass(frozen=True, slots=True)
