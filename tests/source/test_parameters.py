@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 MOST = 6
 
 OPERATOR_PACKAGES = {"kernels-cpu", "kernels-cuda", "span-attention", "op-reference"}
-OPERATORS = {"attend", "attend_by_definition", "attend_ragged", "experts", "norm_rows", "route"}
+OPERATORS = {
+    *("attend", "attend_by_definition", "attend_ragged", "delta_rule", "experts", "norm_rows"),
+    "route",
+}
 """Those of the engine's table, which every backend implements."""
 COMMANDS, CALLED_BY_NUMBA = {"command"}, {"intrinsic", "entry"}
 

@@ -21,7 +21,7 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
-OTHERS = {"deepseek_v32"}  # attention to selected keys
+OTHERS = {"deepseek_v32", "qwen3_next", "qwen3_5"}  # to selected keys, over states
 
 
 def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:

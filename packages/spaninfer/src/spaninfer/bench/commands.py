@@ -353,7 +353,7 @@ def bench_cpu(
         from spaninfer.bench.cpu import same_file
         from spaninfer.bench.cpu.kernels import KERNELS
         from spaninfer.bench.cpu.place import busy
-        from spaninfer.bench.cpu.run import MODEL, NAMES, measure_cpu
+        from spaninfer.bench.cpu.run import MODEL, NAMES, Subject, measure_cpu
         from spaninfer.bench.cpu.sides import PEERS, installed
 
         names = _chosen(only, NAMES)
@@ -363,9 +363,8 @@ def bench_cpu(
             keep_to(threads)
         types = () if files is None else _chosen(files, same_file.TYPES)
         with folder_of(same_file.MODEL if types else MODEL) as folder, busy(beside):
-            measured = measure_cpu(
-                folder, names, runs, show.note, peers=found, files=types, beside=beside
-            )
+            subject = Subject(folder, found, types)
+            measured = measure_cpu(subject, names, runs, show.note, beside=beside)
             for record in measured:
                 typer.echo(json.dumps(record))
 

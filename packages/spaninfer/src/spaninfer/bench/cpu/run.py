@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,22 +25,26 @@ NAMES: Final = (*KERNELS, *(workload.name for workload in WORKLOADS))
 MODEL: Final = "qwen2.5-0.5b"  # of bench.shapes
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The engine that is timed: its model's folder, and the `peers` beside it (`measure_engine`).
+
+    With types of GGUF `files`, it reads such (`measure_files`) instead.
+    """
+
+    folder: Path
+    peers: Collection[str] = ()
+    files: Collection[str] = ()
+
+
 def measure_cpu(
-    folder: Path,
-    names: Set[str],
-    runs: int,
-    note: Note,
-    *,
-    peers: Collection[str] = (),
-    files: Collection[str] = (),
-    beside: int = 0,
+    subject: Subject, names: Set[str], runs: int, note: Note, *, beside: int = 0
 ) -> Iterator[dict[str, Any]]:
     """Yield the limits, and the records of the kernels and workloads of these names.
 
-    `folder` is that of the model that the engine is timed with, `peers` what is set beside it
-    (`measure_engine`). With types of GGUF `files`, the engine reads such (`measure_files`) instead.
     `beside` is how many busy processes the caller lets run (`place.busy`), which records say.
     """
+    folder, peers, files = subject.folder, subject.peers, subject.files
     here = place(beside)
     limits = measure_limits(runs)
     for fields in records(limits):
