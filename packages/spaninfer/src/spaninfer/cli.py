@@ -147,10 +147,7 @@ def serve(
             show.decisions(resolved)
             show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
             if settings.api_servers:
-                show.note(
-                    f"API servers: {settings.api_servers} processes; responses of /v1/responses "
-                    "are not kept"
-                )
+                show.note(f"API server processes: {settings.api_servers}")
             ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 
