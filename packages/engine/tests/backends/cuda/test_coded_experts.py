@@ -161,7 +161,8 @@ def test_experts_are_rounded_while_loading_as_other_weights_are(
     expected = _defined(x.astype(np.float64), logits, gate, up, down)
     error = y.float().cpu().numpy() - expected
     assert np.sqrt(np.mean(error**2) / np.mean(expected**2)) < most
-    assert w13.nbytes < 0.6 * 2 * (gate.size + up.size)
+    # 8.5 bits a weight and whole blocks of 64 outputs, of bfloat16's 16
+    assert w13.nbytes < 0.65 * 2 * (gate.size + up.size)
 
 
 def _upload(array: Array, to: Any) -> None:
