@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-MOST_PARAMETERS = 6
+MAX_PARAMETERS = 6
 LONG_FILE = 400
 BACKEND = re.compile(r"backend(?:\.name)?\s*(?:==|!=)\s*[\"']")
 WORD = re.compile(r"\bword\(\s*\w+,\s*\d+")
@@ -58,7 +58,7 @@ def count(commit: str) -> dict[str, object]:
             "p95": lengths[-len(lengths) // 20],
         },
         "functions": len(functions),
-        "functions_over_6_parameters": sum(num_parameters(n) > MOST_PARAMETERS for n in functions),
+        "functions_over_6_parameters": sum(num_parameters(n) > MAX_PARAMETERS for n in functions),
         "asks_backend_by_name": sum(len(BACKEND.findall(text)) for text in python.values()),
         "words_by_number": sum(len(WORD.findall(text)) for text in python.values()),
         "splatted_tuples": sum(num_splatted(n) for n in nodes if isinstance(n, ast.Call)),

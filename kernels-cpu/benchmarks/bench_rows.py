@@ -29,7 +29,7 @@ from spaninfer_kernels_cpu.sampling.sample_kernel import Candidates, Sampling, s
 HIDDEN, VOCABULARY = 896, 151936
 EXPERTS, PER_TOKEN, EXPERT_INNER = 32, 4, 512
 SAMPLINGS = (("greedy", 0, 0, 1), ("all", 1, 0, 1), ("top", 1, 50, 0.9))
-LEAST_S = 0.05
+MIN_S = 0.05
 
 
 def main() -> None:
@@ -115,15 +115,15 @@ def draw(logits: Any, how: Sampling, room: Candidates) -> int:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return how long a call takes: the median of five means of as many calls as fill LEAST_S."""
+    """Return how long a call takes: the median of five means of as many calls as fill MIN_S."""
     run()
     return statistics.median(repeat(run) for _ in range(5))
 
 
 def repeat(run: Callable[[], object]) -> float:
-    """Call until LEAST_S have passed; return the mean seconds of a call."""
+    """Call until MIN_S have passed; return the mean seconds of a call."""
     start, calls = time.perf_counter(), 0
-    while time.perf_counter() - start < LEAST_S:
+    while time.perf_counter() - start < MIN_S:
         run()
         calls += 1
     return (time.perf_counter() - start) / calls

@@ -22,7 +22,7 @@ from spaninfer_kernels_cuda.quantized_gemm import BLOCK_ROWS, CHUNK, QuantizedFo
 
 TOKENS = (1, 2, 4, 8, 16, 64, 256, 512, 1024, 4096, 16_384)
 READ_BYTES_PER_US, FLOP_PER_US = 4.3e6, 790e6  # an H200 reads and multiplies at most so fast
-MOST_TOKENS = 1 << 15  # of all launches of a graph
+MAX_TOKENS = 1 << 15  # of all launches of a graph
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _random(*shape: int, spread: float = 1.0) -> torch.Tensor:
 
 
 def _time(layer: Layer, tokens: int, weights: str, experts: moe.Experts) -> None:
-    launches, format = max(1, min(20, MOST_TOKENS // tokens)), FORMATS[weights]
+    launches, format = max(1, min(20, MAX_TOKENS // tokens)), FORMATS[weights]
     x = _random(launches, tokens, layer.channels)
     logits = torch.randn(launches, tokens, layer.experts, device="cuda")
     step = moe.prepare(

@@ -16,14 +16,14 @@ ROWS = (1, 16, 64, 256, 2048, 8192)
 CHANNELS, INNER, HEADS, SIZE = 3584, 18_944, 28, 128  # Qwen2.5-7B
 DTYPE = ml_dtypes.bfloat16
 IN_L2_BYTES = 2**27  # inputs in turn: twice what the L2 cache of an H200 holds
-MOST_SETS = 20
+MAX_SETS = 20
 
 Launch = Callable[[int, torch.Tensor], None]
 
 
 def inputs(rows: int, width: int) -> list[torch.Tensor]:
     """Return arguments to be used in turn."""
-    sets = min(MOST_SETS, IN_L2_BYTES // (rows * width * 2) + 1)
+    sets = min(MAX_SETS, IN_L2_BYTES // (rows * width * 2) + 1)
     return [torch.randn(rows, width, device="cuda", dtype=torch.bfloat16) for _ in range(sets)]
 
 

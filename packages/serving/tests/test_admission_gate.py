@@ -2,7 +2,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from spaninfer_serving.admission_gate import MOST_GROWTH, SHARED_ROUNDS, SHARED_S, AdmissionGate
+from spaninfer_serving.admission_gate import MAX_GROWTH, SHARED_ROUNDS, SHARED_S, AdmissionGate
 from spaninfer_serving.fair_queue import Client
 
 ANN, BOB = Client("ann", "1"), Client("bob", "1")
@@ -158,7 +158,7 @@ def test_pauses_grow_while_somebody_waits_and_are_short_again_behind_that():
 
     assert pauses[0] == pauses[-1] == 2.0
     assert all(before < after for before, after in pairwise(pauses[:15]))
-    assert max(pauses) == pauses[-2] == 2.0 * MOST_GROWTH
+    assert max(pauses) == pauses[-2] == 2.0 * MAX_GROWTH
 
 
 def test_a_loop_that_ended_keeps_nobody_out_of_the_next():

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 from spaninfer_serving import connection_slots
-from spaninfer_serving.connection_slots import MOST_CONNECTIONS, RESERVED, ConnectionSlots, provide
+from spaninfer_serving.connection_slots import MAX_CONNECTIONS, RESERVED, ConnectionSlots, provide
 
 resource = pytest.importorskip("resource", reason="Windows limits sockets by memory alone")
 
@@ -56,5 +56,5 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows(soft_limi
     found = provide()
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert soft == hard or soft > MOST_CONNECTIONS + RESERVED
-    assert 0 < found.num <= min(MOST_CONNECTIONS, soft - RESERVED)
+    assert soft == hard or soft > MAX_CONNECTIONS + RESERVED
+    assert 0 < found.num <= min(MAX_CONNECTIONS, soft - RESERVED)

@@ -35,7 +35,7 @@ from spaninfer_kernels_cuda.sample.kernels import (
     TypicalArguments,
 )
 from spaninfer_kernels_cuda.sample.tuning import (
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     SHAPES,
     blocks_of_row,
     changed_bytes,
@@ -294,5 +294,5 @@ def _at_once(kernel: Kernel[Any]) -> Mapping[int, int]:
         return {}
     return {
         blocks: clusters_at_once(kernel, _launch(1, blocks, kernel.gpu))
-        for blocks in range(2, MOST_BLOCKS + 1)
+        for blocks in range(2, MAX_BLOCKS + 1)
     }

@@ -11,7 +11,7 @@ constexpr int kStages = STAGES;  // packs of a thread that are in flight; 0: no 
 constexpr int kList = 4096;     // keys that shared memory holds
 constexpr int kSamples = kList;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
-constexpr int kMostBlocks = 8;  // of a cluster: MOST_BLOCKS of tuning.py
+constexpr int kMostBlocks = 8;  // of a cluster: MAX_BLOCKS of tuning.py
 constexpr int kSpreadBins = 2 * kBins;  // in the memory of the masses
 constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the memory of the list
 constexpr int kFewInZone = kList / 4;

@@ -30,7 +30,7 @@ LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts
 MAX_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MAX_ROWS = 65535  # the second axis of a grid
 MAX_TOP = 128  # top log-probabilities; each token is compared with each
-MOST_BLOCKS = 8  # of a cluster, on every GPU that has clusters
+MAX_BLOCKS = 8  # of a cluster, on every GPU that has clusters
 
 
 def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:

@@ -18,7 +18,7 @@ from spaninfer_serving.fair_queue import Client, FairQueue
 # of ten files still comes in a sixth of a second, but who asks for it without end gets 25 turns a
 # second. With 100 they took 0.1 of the 0.34 CPUs that the event loop had under attack.
 GROWTH = 1.1
-MOST_GROWTH = 4.0
+MAX_GROWTH = 4.0
 
 # Rounds per entrance of an account, for so long after one has entered behind another.
 SHARED_ROUNDS = 4
@@ -81,7 +81,7 @@ class AdmissionGate:
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next one in who still waits."""
         self._shut_by = None
-        self._growth = min(self._growth * GROWTH, MOST_GROWTH) if len(self._waiting) else 1.0
+        self._growth = min(self._growth * GROWTH, MAX_GROWTH) if len(self._waiting) else 1.0
         while len(self._waiting) and self._shut_by is None:
             turn, client = self._waiting.take()
             if not turn.done():  # else its client has left

@@ -16,7 +16,7 @@ else:
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
+MAX_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
 
 # On Windows asyncio accepts so many before it looks at the first, and frees the descriptor of a
 # closed one three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio
@@ -74,15 +74,15 @@ def provide() -> ConnectionSlots:
 
     To be called when most files are open that will be.
     """
-    return ConnectionSlots(min(MOST_CONNECTIONS, max(1, _num_files() - RESERVED)))
+    return ConnectionSlots(min(MAX_CONNECTIONS, max(1, _num_files() - RESERVED)))
 
 
 def _num_files() -> int:
     """Return how many more files this process may open, having raised the limit."""
     if not _IS_LIMITED:
-        return MOST_CONNECTIONS + RESERVED
+        return MAX_CONNECTIONS + RESERVED
     num_open = len(list(Path("/dev/fd").iterdir()))
-    wanted = num_open + RESERVED + MOST_CONNECTIONS
+    wanted = num_open + RESERVED + MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted - num_open

@@ -40,7 +40,7 @@ from spaninfer_serving.text_batcher import TextBatcher
 log = logging.getLogger(__name__)
 
 YOUNG_S = 10.0  # a process that lives no longer is started anew later each time
-MOST_WAIT_S = 30.0
+MAX_WAIT_S = 30.0
 KILL_AFTER_S = 5.0  # behind the time to drain
 
 
@@ -138,7 +138,7 @@ class ApiServers:
                 self._changed.set()
                 return
             lived_s = monotonic() - begun_s
-            wait_s = 0.0 if lived_s > YOUNG_S else min(2 * wait_s + 0.1, MOST_WAIT_S)
+            wait_s = 0.0 if lived_s > YOUNG_S else min(2 * wait_s + 0.1, MAX_WAIT_S)
             log.error(
                 "API server %d ended after %.1f s, and its requests with it; "
                 "another one is started",

@@ -32,7 +32,7 @@ Operations = Mapping[str, Callable[..., Awaitable[Any]]]
 
 
 # Of what an API server does not read so much is kept; then it hangs, and the link ends.
-MOST_UNSENT = 1 << 26
+MAX_UNSENT = 1 << 26
 
 
 class Seat:
@@ -49,7 +49,7 @@ class Seat:
         ended: Callable[[], None],
     ) -> None:
         self.control, self._operations, self._on_end = control, operations, ended
-        self.link = Link(end, self._take, self._end, MOST_UNSENT)
+        self.link = Link(end, self._take, self._end, MAX_UNSENT)
         self.ready = asyncio.Event()
         self._batch = ServerBatch(self.link)
         self._running: dict[int, tuple[RunningRelay, int]] = {}  # choices by their numbers

@@ -24,7 +24,7 @@ from spaninfer_kernel_launch import (
 
 from spaninfer.bench.kernels.case import Ceilings
 
-MOST_BYTES = 4 << 30  # what a cache of 64 MiB still holds of the pass before is 2 % of it
+MAX_BYTES = 4 << 30  # what a cache of 64 MiB still holds of the pass before is 2 % of it
 SIDE = 8192  # of the matrices
 
 
@@ -54,7 +54,7 @@ VARIANTS = tuple(
 def measure_ceilings(gpu: Gpu) -> Ceilings:
     """Return what reading and copying gibibytes and a GEMM of bfloat16 matrices give."""
     free, _ = torch.cuda.mem_get_info()
-    num_bytes = min(MOST_BYTES, free // 4) // _BYTES_PER_PACK * _BYTES_PER_PACK
+    num_bytes = min(MAX_BYTES, free // 4) // _BYTES_PER_PACK * _BYTES_PER_PACK
     x = torch.randint(0, 1 << 30, (num_bytes // 4,), dtype=torch.int32, device="cuda")
     y = torch.empty_like(x)
     read, copy = (_gbps(variant, gpu, x, y) for variant in VARIANTS)
