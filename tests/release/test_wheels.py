@@ -37,7 +37,6 @@ FOLDERS = {
 OPTIONAL = {
     "PIL",
     "llguidance",
-    "msgspec",
     "torch",
     "transformers",
     "cuda",

@@ -104,11 +104,6 @@ def served(*arguments, hangs):
         process.wait()
 
 
-def _skip_without_msgspec(api_servers):
-    if api_servers != "0":
-        pytest.importorskip("msgspec", reason="the extra 'api-servers' is not installed")
-
-
 ASKED = {"prompt": "Once", "max_tokens": 9, "ignore_eos": True}
 
 
@@ -117,7 +112,6 @@ EACH_WAY = pytest.mark.parametrize("api_servers", ["0", "1"])  # in one process,
 
 @EACH_WAY
 def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervisor(api_servers):
-    _skip_without_msgspec(api_servers)
     with served("--api-server-count", api_servers, hangs=False) as server:
         first, _ = server.ask("/v1/completions", ASKED)
         second, body = server.ask("/v1/completions", ASKED)
@@ -133,7 +127,6 @@ def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervis
 
 @EACH_WAY
 def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered(api_servers):
-    _skip_without_msgspec(api_servers)
     arguments = ("--step-timeout", "0.5", "--api-server-count", api_servers)
     with served(*arguments, hangs=True) as server:
         first, body = server.ask("/v1/completions", ASKED)
@@ -151,7 +144,6 @@ def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered(api_servers)
 @EACH_WAY
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_ends_a_server_whose_step_hangs(number, api_servers):
-    _skip_without_msgspec(api_servers)
     with served("--drain", "0", "--api-server-count", api_servers, hangs=True) as server:
         asking = threading.Thread(target=server.ask, args=("/v1/completions", ASKED))
         asking.start()
@@ -163,7 +155,6 @@ def test_one_signal_ends_a_server_whose_step_hangs(number, api_servers):
 
 
 def test_where_the_engine_s_process_is_killed_api_servers_say_so_and_end():
-    _skip_without_msgspec("1")
     asked = {**ASKED, "max_tokens": 4000, "stream": True}
     with served("--api-server-count", "1", hangs=None) as server:
         request = urllib.request.Request(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from spaninfer.threads import keep_to
+from spaninfer.threads import keep_to, num_api_servers
 from spaninfer_engine import ConfigError
 from spaninfer_host_limits import usable_cpus
 
@@ -43,3 +43,22 @@ def test_kernels_of_a_process_that_keeps_to_one_cpu_count_one():
     )
 
     assert ran.stdout.splitlines()[-1] == "1"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX system")
+def test_a_server_has_an_api_server_where_there_is_a_cpu_for_it():
+    assert [num_api_servers(None, threads) for threads in (1, 2, 8)] == [0, 1, 1]
+    assert [num_api_servers(asked, 1) for asked in (0, 3)] == [0, 3]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_a_process_that_may_use_one_cpu_has_none():
+    program = "from spaninfer.threads import num_api_servers; print(num_api_servers(None))"
+    first, *others = sorted(os.sched_getaffinity(0))
+
+    def count(cpus):
+        confined = f"import os; os.sched_setaffinity(0, {cpus}); {program}"
+        return subprocess.check_output([sys.executable, "-c", confined], text=True).strip()
+
+    assert count([first]) == "0"
+    assert not others or count([first, others[0]]) == "1"

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,9 +29,6 @@ from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.tls import tls_context
-
-if TYPE_CHECKING:
-    from spaninfer_serving.api_server.hub import ApiServers
 
 log = logging.getLogger(__name__)
 
@@ -78,20 +74,11 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     url = _url(listener, settings)
     if settings.api_servers:
-        _api_servers(engine, settings, listener).run(lambda: ready(url))
+        from spaninfer_serving.api_server.hub import ApiServers  # API servers import this module
+
+        ApiServers(engine, settings, listener).run(lambda: ready(url))
     else:
         Server(engine, settings, lambda: ready(url)).run(sockets=[listener])
-
-
-def _api_servers(engine: Engine, settings: Settings, listener: socket.socket) -> ApiServers:
-    try:
-        from spaninfer_serving.api_server.hub import ApiServers
-    except ImportError as missing:
-        raise ConfigError(
-            "--api-server-count needs msgspec, the extra api-servers: pip install msgspec "
-            f"({missing})"
-        ) from missing
-    return ApiServers(engine, settings, listener)
 
 
 def bind(settings: Settings) -> socket.socket:

@@ -12,14 +12,11 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from api_servers import Running, ask, open_answer, serving
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, bind
 from spaninfer_serving.keys import KeyLimits, UserKey, hash_of
 from spaninfer_serving.server import Server
-
-pytest.importorskip("msgspec", reason="the extra 'api-servers' is not installed")
-
-from api_servers import Running, ask, open_answer, serving
 
 pytestmark = pytest.mark.slow  # a process starts in 2 to 5 s
 GREEDY = {"temperature": 0, "ignore_eos": True}

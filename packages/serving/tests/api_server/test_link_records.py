@@ -3,6 +3,7 @@
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from spaninfer_engine import CacheMap, Engine, EngineConfig, SamplingParams, StructuredOutput
@@ -12,12 +13,9 @@ from spaninfer_engine.errors import EngineError, InvalidSampling, PromptTooLong
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.media import MediaItem, Mixture, PromptMedia, TowerInput
 from spaninfer_serving import Settings
+from spaninfer_serving.api_server import records
 from spaninfer_serving.error_mapping import busy, problem_of
 from spaninfer_serving.keys import KeyLimits, UserKey, hash_of
-
-msgspec = pytest.importorskip("msgspec", reason="the extra 'api-servers' is not installed")
-
-from spaninfer_serving.api_server import records  # noqa: E402
 
 CHANGED = {
     "max_tokens": 7,

@@ -30,7 +30,7 @@ from spaninfer.chat import Chat
 from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
-from spaninfer.threads import keep_to
+from spaninfer.threads import described_processes, keep_to, num_api_servers
 
 if TYPE_CHECKING:  # it imports Numba
     from spaninfer_engine.backends.cpu.packing_error import TensorError
@@ -91,6 +91,7 @@ def serve(
     model: options.Model = "demo",
     *,
     listening: serve_options.Listening,
+    api_server_count: options.ApiServerCount = None,
     served_model_name: options.ServedName = None,
     access: serve_options.Access,
     answering: serve_options.Answering,
@@ -120,6 +121,7 @@ def serve(
             **answering.asked,
             **media.asked,
             **telemetry.asked,
+            api_servers=num_api_servers(api_server_count, threads),
         )
         config = EngineConfig(
             model=model,
@@ -146,8 +148,7 @@ def serve(
             resolved = engine.resolved
             show.decisions(resolved)
             show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
-            if settings.api_servers:
-                show.note(f"API server processes: {settings.api_servers}")
+            show.note(described_processes(settings.api_servers))
             ready = partial(show.addresses, engine=engine, settings=settings)
             serve_until_signal(engine, settings, ready, listener)
 

@@ -63,6 +63,14 @@ Threads = Annotated[
         min=1, help="CPUs to keep to; default: all usable ones.", rich_help_panel="Engine"
     ),
 ]
+ApiServerCount = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that answer requests beside the engine's. 0: the engine's own does. "
+        "Default: 1 where the server has two CPUs or more. For many clients of a fast model: "
+        "docs/guides/serve.md."
+    ),
+]
 DTypeOption = Annotated[
     DType | None, _engine("What to compute in; default: the checkpoint's, where the backend can.")
 ]

@@ -25,13 +25,6 @@ class Listening:
         Path | None,
         typer.Option(help="Its private key, in PEM; default: in the same file."),
     ] = None
-    api_server_count: Annotated[
-        int,
-        typer.Option(
-            help="Processes that answer requests beside the engine's; 0: the engine's own does. "
-            "For small models and many clients on a GPU: docs/guides/serve.md."
-        ),
-    ] = 0
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -41,7 +34,6 @@ class Listening:
             "port": self.port,
             "ssl_certfile": self.ssl_certfile,
             "ssl_keyfile": self.ssl_keyfile,
-            "api_servers": self.api_server_count,
         }
 
 

@@ -41,7 +41,7 @@ from spaninfer.bench.targets import read_bars
 from spaninfer.bench.turns import measure_turns
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
-from spaninfer.threads import keep_to
+from spaninfer.threads import keep_to, num_api_servers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,9 +64,6 @@ Bars = Annotated[
     Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
 ]
 Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
-ApiServerCount = Annotated[
-    int, typer.Option(min=0, help="Processes that answer requests beside the engine's.")
-]
 
 
 @app.command("engine")
@@ -168,7 +165,7 @@ def bench_serve(
     only: Only = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
     runs: Runs = 3,
-    api_server_count: ApiServerCount = 0,
+    api_server_count: options.ApiServerCount = None,
     compute: options.Compute,
     cache: options.Cache,
 ) -> None:
@@ -185,8 +182,8 @@ def bench_serve(
         if model in SHAPES:
             write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
         asked |= {**compute.asked, **cache.asked, "max_running": places(names)}
-        measured = measure_serve(asked, names, seconds, runs, show.note, api_server_count)
-        for record in measured:
+        api_servers = num_api_servers(api_server_count)
+        for record in measure_serve(asked, names, seconds, runs, show.note, api_servers):
             typer.echo(json.dumps(record))
 
 
@@ -206,14 +203,15 @@ def bench_soak(
         int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
     ] = 3,
     only: Only = None,
-    api_server_count: ApiServerCount = 0,
+    api_server_count: options.ApiServerCount = None,
     compute: options.Compute,
     memory: options.Memory = None,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = _chosen(only, tuple(ATTACKS))
-        asked = {**compute.asked, "memory": memory, "api_server_count": api_server_count}
+        api_servers = num_api_servers(api_server_count)
+        asked = {**compute.asked, "memory": memory, "api_server_count": api_servers}
         served = [model, *options.as_arguments(asked)]
         found = measure_soak(served, names, seconds, alone, rounds, show.note)
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}

@@ -9,18 +9,20 @@ from spaninfer_engine.memory import available_bytes, total_bytes
 from spaninfer_host_limits import cpu_name, usable_cpus
 
 from spaninfer.doctor.finding import Finding, Verdict
+from spaninfer.threads import described_processes, num_api_servers
 
 _SMALL_BYTES = 2 << 30
 _FEW_FILES = 1024
 
 
 def check_machine() -> Iterator[Finding]:
-    """Yield CPUs, instruction set, memory and open files."""
+    """Yield CPUs, instruction set, processes of a server, memory and open files."""
     from spaninfer_kernels_cpu import active_level  # it imports Numba
 
     usable, present = usable_cpus(), os.cpu_count() or 1
     share = f"{usable}" if usable == present else f"{usable} of {present}"
     yield Finding("CPU", f"{cpu_name()}; {share} usable; kernels for {active_level().name}")
+    yield Finding("server", described_processes(num_api_servers(None)))
     available, total = available_bytes(), total_bytes()
     seen = f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB available"
     if available < _SMALL_BYTES:
