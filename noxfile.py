@@ -303,6 +303,8 @@ def layers(session: nox.Session) -> None:
     session.install(*PINS, *tools("layers"))
     # The imports are read, not run: the sources are enough, and nothing of them is installed.
     session.run("lint-imports", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
+    doors = "tests/source/test_doors.py"
+    session.run("pytest", "--confcutdir", "tests/source", "-c", os.devnull, doors)
 
 
 @nox.session(name="compile")

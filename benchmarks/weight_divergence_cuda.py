@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import spaninfer_demo
 import torch
-from spaninfer.bench.cpu.divergence import SPAN_LEN, TOKENS, logits_by, texts
+from spaninfer.bench.cpu.divergence import TOKENS, texts
 from spaninfer_engine import EngineConfig
 from spaninfer_engine.backends.cuda.backend import CudaBackend
 from spaninfer_engine.backends.cuda.ops import CudaOps
@@ -27,10 +27,12 @@ from spaninfer_engine.config import Quantize, QuantizeGroup
 from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.logits import logits_by
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import resolve_decoder, silent
+from spaninfer_engine.startup.limits import SPAN_LEN
 from weight_divergence import Array, as_log_probabilities, figures, log_probabilities
 
 Head = Literal["same", "16 bits"]

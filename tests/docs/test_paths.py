@@ -114,7 +114,7 @@ def test_dotted_names_that_a_page_mentions_are_defined(page: Path) -> None:
 
 def test_the_layers_of_the_engine_are_those_of_its_import_contract() -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```text\n(aio \|.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```text\n(serving \|.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     drawn = [re.split(r" {2,}", line)[0] for line in block.splitlines()]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]

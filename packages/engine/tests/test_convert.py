@@ -16,10 +16,11 @@ from ml_dtypes import bfloat16
 from random_llama import write_model
 from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
-from spaninfer_engine.backends.cpu.packing_error import SAMPLED_PANELS, TensorError
+from spaninfer_engine.backends.cpu.packing_error import SAMPLED_PANELS
 from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.packed import PACKED_FILE, open_packed
+from spaninfer_engine.load.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.packed_weights import PackedWeights

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 from spaninfer import show
-from spaninfer_engine.backends.cpu.packing_error import TensorError
 from spaninfer_engine.config import Decision
 from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.tools import TensorError
 from spaninfer_engine.tune import Tuning, TuningRow
 from spaninfer_serving import Settings
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
@@ -17,6 +17,7 @@ from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
 from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
+from spaninfer_engine.load.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.program.bind import bind_all, bind_packed
 from spaninfer_engine.program.lower import lower
@@ -31,10 +32,7 @@ from spaninfer_engine.startup.build import (
 )
 from spaninfer_engine.startup.shortage import shortage_named
 
-if TYPE_CHECKING:
-    from spaninfer_engine.backends.cpu.packing_error import TensorError
-
-    Report: TypeAlias = Callable[[TensorError], None]
+Report: TypeAlias = Callable[[TensorError], None]
 
 COPIED = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 """Suffixes of files that go along: config, tokenizer, templates; not weights, and no code."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from spaninfer_engine.handle import merge
-from spaninfer_engine.request import Output
+from spaninfer_engine import Output
+from spaninfer_engine.serving import merge
 
 from spaninfer_serving.chat_answer import ChatAnswer
 from spaninfer_serving.dialects.events import (

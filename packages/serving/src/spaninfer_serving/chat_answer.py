@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spaninfer_engine.request import FinishReason, Output
+from spaninfer_engine import FinishReason, Output
 
 from spaninfer_serving.dialects.events import (
     Arguments,

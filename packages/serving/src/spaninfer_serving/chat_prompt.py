@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from spaninfer_engine.text import Prompt
+from spaninfer_engine.serving import RenderedPrompt as Prompt
 
 from spaninfer_serving.chat_traits import EFFORT, CallStyle, ChatTraits, content_of
 from spaninfer_serving.dialects.detect import is_opened

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from spaninfer_engine.errors import TemplateError
-from spaninfer_engine.text import ChatTemplate, Tokenizer
+from spaninfer_engine import TemplateError
+from spaninfer_engine.serving import ChatTemplate, Tokenizer
 
 from spaninfer_serving.dialects.detect import find_dialect, find_thinking, marks_in
 from spaninfer_serving.dialects.harmony import Harmony

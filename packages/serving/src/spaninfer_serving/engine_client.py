@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spaninfer_engine import AsyncEngine, CacheMap, Engine, EngineStats, OutputStream
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.texts import Rows, Text
+from spaninfer_engine.serving import Frontend, Rows, Text
 
 from spaninfer_serving.engine_control import EngineControl, StartRequest
 from spaninfer_serving.fair_queue import Client

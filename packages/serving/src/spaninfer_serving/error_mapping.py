@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.errors import (
+from spaninfer_engine import (
     EngineUnavailable,
     InvalidGrammar,
     InvalidMedia,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spaninfer_engine import StructuredOutput
-from spaninfer_engine.errors import InvalidGrammar, InvalidSampling
+from spaninfer_engine import InvalidGrammar, InvalidSampling, StructuredOutput
 
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.sampling import SamplingFields

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine import ConfigError
 
 _HASH = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 MAX_LIMIT = 1 << 40

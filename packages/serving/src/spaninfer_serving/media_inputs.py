@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spaninfer_engine.errors import InvalidMedia
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.media import MediaKind
+from spaninfer_engine import InvalidMedia
+from spaninfer_engine.serving import Frontend, MediaKind
 
 from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.settings import Settings
@@ -24,7 +23,7 @@ from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import MediaPart, detail_of, source_of
 
 if TYPE_CHECKING:
-    from spaninfer_engine.preprocess.processor import MediaProcessor
+    from spaninfer_engine.serving import MediaProcessor
     from spaninfer_multimodal import AudioJob, DecodePool, ImageJob, MediaReader, VideoJob
 
     Job: TypeAlias = ImageJob | VideoJob | AudioJob
@@ -99,7 +98,6 @@ class MediaInputs:
         name = f"messages[{place[0]}].content[{place[1]}]"
         processor = await self._processor(kind, name)
         options = _options(part, kind, body, processor.max_pixels(kind))
-        from spaninfer_engine.preprocess.known import Decoded
         from spaninfer_multimodal import Busy, MediaError
 
         reader, job = await self._opened_reader(), _job(kind, processor, options)
@@ -119,8 +117,8 @@ class MediaInputs:
             raise busy(f"{name}: {full}") from full
         except MediaError as refused:
             raise InvalidMedia(name, f"cannot be read: {refused}") from refused
-        decoded = Decoded(media, digest)
-        return ReadPart({"type": kind, kind: decoded, **options}, media.num_bytes)
+        source = processor.as_source(media, digest)
+        return ReadPart({"type": kind, kind: source, **options}, media.num_bytes)
 
     async def _processor(self, kind: MediaKind, name: str) -> MediaProcessor:
         """Return what prepares media; InvalidMedia where the model takes none of this kind."""

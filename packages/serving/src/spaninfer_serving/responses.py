@@ -11,9 +11,9 @@ from itertools import chain
 from typing import TypeAlias
 
 from pydantic import BaseModel
-from spaninfer_engine.handle import each_token
-from spaninfer_engine.request import FinishReason, Output, TokenLogprob
-from spaninfer_engine.request import Usage as EngineUsage
+from spaninfer_engine import FinishReason, Output, TokenLogprob
+from spaninfer_engine import Usage as EngineUsage
+from spaninfer_engine.serving import each_token
 
 from spaninfer_serving.chat_answer import ChatAnswer, delta_of, message_of
 from spaninfer_serving.dialects.parser import AnswerFormat

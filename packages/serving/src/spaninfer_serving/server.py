@@ -14,8 +14,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from spaninfer_engine import ConfigError, Engine
-from spaninfer_engine.errors import RequestError
+from spaninfer_engine import ConfigError, Engine, RequestError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 

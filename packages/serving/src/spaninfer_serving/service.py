@@ -8,12 +8,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from fastapi import Request
-from spaninfer_engine import Output, Placement, SamplingParams
-from spaninfer_engine.errors import InvalidGrammar, PromptTooLong, shown
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.prompts import media_of
-from spaninfer_engine.text import Prompt as RenderedPrompt
-from spaninfer_engine.texts import Task
+from spaninfer_engine import InvalidGrammar, Output, Placement, PromptTooLong, SamplingParams
+from spaninfer_engine.serving import Frontend, RenderedPrompt, Task, media_of, shown
 
 from spaninfer_serving.access_log import Tally
 from spaninfer_serving.chat_prompt import ChatPrompt, answer_format, chat_prompt

@@ -11,8 +11,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from spaninfer_engine.config import Resolved
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine import ConfigError, Resolved
 
 from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.fair_queue import Client

@@ -17,7 +17,7 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_engine import Engine
-from spaninfer_engine.texts import Text
+from spaninfer_engine.serving import Text
 
 from spaninfer_serving.error_mapping import busy
 from spaninfer_serving.fair_queue import Client, FairQueue

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
-from spaninfer_engine.texts import Text
+from spaninfer_engine.serving import Text
 
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.ids import new_hex

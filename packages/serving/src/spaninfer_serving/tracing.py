@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine import ConfigError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spaninfer_serving.access_log import Tally

@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-from spaninfer_engine.errors import InvalidSampling
-from spaninfer_engine.request import (
-    FinishReason,
-    Placement,
-    SamplingParams,
-    TokenLogprob,
-)
-from spaninfer_engine.request import Usage as EngineUsage
+from spaninfer_engine import FinishReason, InvalidSampling, Placement, SamplingParams, TokenLogprob
+from spaninfer_engine import Usage as EngineUsage
 
 from spaninfer_serving.forms import form_of
 from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, ChatRequest, TopLogprob

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from spaninfer_engine.errors import RequestError
+from spaninfer_engine import RequestError
 
 from spaninfer_serving.error_mapping import problem_of
 from spaninfer_serving.service import GenerationJob

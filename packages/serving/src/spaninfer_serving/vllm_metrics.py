@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from spaninfer_engine import EngineStats
-from spaninfer_engine.request import FinishReason
+from spaninfer_engine import EngineStats, FinishReason
 
 HISTOGRAMS: Mapping[str, str] = {
     "spaninfer_first_token_seconds": "vllm:time_to_first_token_seconds",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         FinishReason,
         GroupMap,
         InvalidGrammar,
+        InvalidMask,
+        InvalidMedia,
         InvalidPrompt,
         InvalidSampling,
         NoMemory,
@@ -42,15 +44,17 @@ if TYPE_CHECKING:
         SpanState,
         SpecError,
         Status,
+        StepTimeout,
         StructuredOutput,
         TemplateError,
         TextTooLong,
         TokenLogprob,
         UnknownArchitecture,
+        Unread,
         UnsupportedTask,
         Usage,
     )
-    from spaninfer_engine.convert import convert
+    from spaninfer_engine.tools import convert
 
     __version__: str
 
@@ -71,6 +75,8 @@ __all__ = [
     "FinishReason",
     "GroupMap",
     "InvalidGrammar",
+    "InvalidMask",
+    "InvalidMedia",
     "InvalidPrompt",
     "InvalidSampling",
     "NoMemory",
@@ -91,11 +97,13 @@ __all__ = [
     "SpanState",
     "SpecError",
     "Status",
+    "StepTimeout",
     "StructuredOutput",
     "TemplateError",
     "TextTooLong",
     "TokenLogprob",
     "UnknownArchitecture",
+    "Unread",
     "UnsupportedTask",
     "Usage",
     "__version__",
@@ -109,7 +117,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
         return version("spaninfer")
-    home = "spaninfer_engine.convert" if name == "convert" else "spaninfer_engine"
+    home = "spaninfer_engine.tools" if name == "convert" else "spaninfer_engine"
     return getattr(import_module(home), name)
 
 

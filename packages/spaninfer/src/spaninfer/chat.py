@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import typer
 from spaninfer_engine import Engine, NoMemory, PromptTooLong, RequestError, SamplingParams
-from spaninfer_engine.nearest import did_you_mean
+from spaninfer_engine.tools import did_you_mean
 
 from spaninfer import show
 from spaninfer.chat_input import read_message

@@ -11,15 +11,13 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from spaninfer_engine import Engine, EngineConfig, EngineState
-from spaninfer_engine.convert import convert as convert_weights
-from spaninfer_engine.errors import StepTimeout
-from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.components import Parts
-from spaninfer_engine.tune import tune as tune_kernels
+from spaninfer_engine import Engine, EngineConfig, EngineState, StepTimeout
+from spaninfer_engine.tools import Parts, TensorError, build
+from spaninfer_engine.tools import convert as convert_weights
+from spaninfer_engine.tools import tune as tune_kernels
 from spaninfer_serving import Settings
 from spaninfer_serving.chat_traits import traits_of
 from spaninfer_serving.keys import hash_of
@@ -31,9 +29,6 @@ from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
 from spaninfer.threads import described_processes, keep_to, num_api_servers
-
-if TYPE_CHECKING:  # it imports Numba
-    from spaninfer_engine.backends.cpu.packing_error import TensorError
 
 CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
 

@@ -8,14 +8,19 @@ from typing import Annotated
 
 import typer
 from spaninfer_engine import ConfigError, EngineConfig
-from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.folder import has_weights
-from spaninfer_engine.memory import available_bytes
-from spaninfer_engine.sizes import parse_bytes
-from spaninfer_engine.startup.build import locate
-from spaninfer_engine.startup.capacity import Capacity, Place, Room, capacity
-from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.tools import (
+    Capacity,
+    Machine,
+    Place,
+    Room,
+    capacity,
+    free_bytes,
+    has_weights,
+    locate,
+    open_checkpoint,
+    parse_bytes,
+    this_machine,
+)
 
 LENGTHS = (2048, 8192, 32768, 1 << 40)
 """Tokens of a request, of the columns where none were requested; the last is the whole context."""
@@ -46,7 +51,7 @@ class PlannedFor:
         if self.host_memory is not None:
             return Place(this_machine(with_gpu=False), parse_bytes(self.host_memory))
         machine = this_machine(with_gpu=asked.backend not in ("cpu", "reference"))
-        return Place(machine, _free_bytes(machine))
+        return Place(machine, free_bytes(machine))
 
 
 def planned(asked: EngineConfig, on: PlannedFor, lengths: Sequence[int]) -> Capacity:
@@ -75,11 +80,3 @@ class Wanted:
         if self.requests is None and self.max_len is None:
             return room.longest > 0
         return max(room.requests.items())[1] >= (self.requests or 1)
-
-
-def _free_bytes(machine: Machine) -> int:
-    if not machine.has_cuda:
-        return available_bytes()
-    from spaninfer_engine.backends.torch.devices import free_device_bytes
-
-    return free_device_bytes()

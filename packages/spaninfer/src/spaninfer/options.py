@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 from spaninfer_engine import ConfigError, Engine, SamplingParams, StructuredOutput
-from spaninfer_engine.backends.registry import CPU, CUDA
-from spaninfer_engine.config import (
+from spaninfer_engine.tools import (
+    CPU,
+    CUDA,
+    SPAN_LEN,
     BackendName,
     DType,
     KVDType,
@@ -18,7 +20,6 @@ from spaninfer_engine.config import (
     QuantizeGroup,
     Weights,
 )
-from spaninfer_engine.startup.limits import SPAN_LEN
 
 from spaninfer import show
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from spaninfer_engine.sizes import parse_bytes
+from spaninfer_engine.tools import parse_bytes
 from spaninfer_serving.keys import read_admin_file, read_key_file
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -23,14 +22,20 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 from spaninfer_engine import Engine, EngineError, Resolved
-from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.hub_cache import cache_folder
-from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
-from spaninfer_engine.spec import describe
-from spaninfer_engine.startup.capacity import Capacity
-from spaninfer_engine.startup.components import Parts
-from spaninfer_engine.texts import Task
-from spaninfer_engine.tune import Tuning, TuningRow
+from spaninfer_engine.tools import (
+    Capacity,
+    Parts,
+    Task,
+    TensorError,
+    Tuning,
+    TuningRow,
+    cache_folder,
+    check_spec,
+    is_zero_bias,
+    list_specs,
+    open_checkpoint,
+    show_spec,
+)
 from spaninfer_serving import Settings
 from spaninfer_serving.settings import is_loopback
 
@@ -38,9 +43,6 @@ from spaninfer.doctor.finding import Finding, Verdict
 from spaninfer.fit import Wanted
 from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
-
-if TYPE_CHECKING:  # it imports Numba
-    from spaninfer_engine.backends.cpu.packing_error import TensorError
 
 _out = Console()
 _err = Console(stderr=True)
@@ -317,14 +319,14 @@ def specs() -> None:
     table = Table()
     for column in ("name", "kind", "Hugging Face classes", "checked with"):
         table.add_column(column)
-    for row in describe.list_specs():
+    for row in list_specs():
         table.add_row(row.name, row.kind, ", ".join(row.hf), ", ".join(row.checked))
     _out.print(table)
 
 
 def spec(name: str) -> None:
     """Print one architecture as a spec file that leaves nothing unsaid."""
-    shown = describe.show(name)
+    shown = show_spec(name)
     hf = ", ".join(f'"{name}"' for name in shown.hf)
     lines = [f"# {shown.name}", f"hf = [{hf}]", f'kind = "{shown.kind}"']
     for section in shown.sections:
@@ -341,14 +343,12 @@ def spec(name: str) -> None:
 def check(file: Path, checkpoint: Path | None) -> bool:
     """Print what is wrong with a spec file; return whether nothing is."""
     if checkpoint is None:
-        findings = describe.check_file(file)
+        findings = check_spec(file)
     else:
         with open_checkpoint(checkpoint) as opened:
             reader = opened.reader
             shapes = {name: reader.shape(name) for name in reader.names}
-            findings = describe.check_file(
-                file, opened.config, shapes, partial(is_zero_bias, reader)
-            )
+            findings = check_spec(file, opened.config, shapes, partial(is_zero_bias, reader))
     for finding in findings:
         _print_plain(f"{finding.level}: {finding.text}")
     is_right = all(finding.level != "error" for finding in findings)

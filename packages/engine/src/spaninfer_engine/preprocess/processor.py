@@ -81,6 +81,10 @@ class MediaProcessor:
             return replace(made, num_frames=int(options["num_frames"]))
         return replace(made, fps=options["fps"], num_frames=None) if "fps" in options else made
 
+    def as_source(self, media: Image | Video | Audio, file_digest: bytes) -> Decoded:
+        """Return media that were decoded elsewhere as a part of a conversation takes them."""
+        return Decoded(media, file_digest)
+
     def prepare(self, part: MediaPart, tenant: str = "") -> PreparedMedia:
         """Read one part and prepare it for its tower; raises InvalidMedia, which names it.
 

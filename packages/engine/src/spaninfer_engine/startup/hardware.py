@@ -7,6 +7,7 @@ import importlib.util
 import sys
 
 from spaninfer_engine.backends.hardware import Machine
+from spaninfer_engine.memory import available_bytes
 
 _KERNELS = ("spaninfer_kernels_cuda", "span_attention", "cuda.bindings", "cuda.pathfinder")
 
@@ -43,6 +44,15 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def free_bytes(machine: Machine) -> int:
+    """Return what is free of the memory that models of this machine are put into."""
+    if not machine.has_cuda:
+        return available_bytes()
+    from spaninfer_engine.backends.torch.devices import free_device_bytes
+
+    return free_device_bytes()
 
 
 def _torch_sees_cuda() -> bool:

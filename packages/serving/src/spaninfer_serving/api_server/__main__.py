@@ -10,10 +10,8 @@ import socket
 import sys
 import warnings
 
-from spaninfer_engine.config import Resolved
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.gc_freeze import GcFreeze
-from spaninfer_engine.startup.front import open_front
+from spaninfer_engine import Resolved
+from spaninfer_engine.serving import Frontend, GcFreeze, open_front
 
 from spaninfer_serving import access_log
 from spaninfer_serving.api_server.link import receive_frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spaninfer_engine.aio import Alarm
+from spaninfer_engine.serving import Alarm
 
 
 class LoopWakeups:

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import spaninfer_engine
 from msgspec import Raw, Struct, msgpack
 from numpy.typing import NDArray
 from spaninfer_engine import (
     CacheMap,
     EngineConfig,
+    EngineError,
     EngineStats,
     GroupMap,
     InvalidSampling,
@@ -23,11 +25,17 @@ from spaninfer_engine import (
     StructuredOutput,
     TokenLogprob,
 )
-from spaninfer_engine import errors as engine_errors
-from spaninfer_engine.errors import EngineError, shown
-from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
-from spaninfer_engine.media import MediaItem, Mixture, PromptMedia, TowerInput
-from spaninfer_engine.texts import Text
+from spaninfer_engine.serving import (
+    Entry,
+    LogprobAt,
+    MediaItem,
+    Mixture,
+    PromptMedia,
+    Text,
+    TokenLogprobs,
+    TowerInput,
+    shown,
+)
 
 from spaninfer_serving.wire.errors import Problem
 
@@ -257,7 +265,7 @@ def error_of(fault: Fault) -> Exception:
         status = fault.details["status"]
         rest = {name: value for name, value in fault.details.items() if name != "status"}
         return Problem(status, fault.message, **rest)
-    kind = vars(engine_errors).get(fault.kind)
+    kind = vars(spaninfer_engine).get(fault.kind)
     if not (isinstance(kind, type) and issubclass(kind, EngineError)):
         return EngineFault(fault.message)
     error = kind.__new__(kind)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spaninfer_engine import Engine, FinishReason, SamplingParams
-from spaninfer_engine.logprobs import Entry
-from spaninfer_engine.relay import RelayedRequest
-from spaninfer_engine.schedule.sequence import Ended, SequenceState
+from spaninfer_engine.serving import Ended, Entry, RelayedRequest, SequenceState
 
 from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.messages import Begun, Ending, LogprobRecord, Tokens

@@ -15,9 +15,7 @@ from spaninfer_engine import (
     OutputStream,
     RequestHandle,
 )
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.prompts import media_of, token_ids
-from spaninfer_engine.texts import Rows, Text
+from spaninfer_engine.serving import Frontend, Rows, Text, media_of, token_ids
 
 from spaninfer_serving.api_server import messages
 from spaninfer_serving.api_server.handover import Handover

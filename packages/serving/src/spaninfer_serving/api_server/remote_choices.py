@@ -14,11 +14,15 @@ from spaninfer_engine import (
     TokenLogprob,
     Usage,
 )
-from spaninfer_engine.media import PromptMedia
-from spaninfer_engine.output_processor import output_of
-from spaninfer_engine.outputs import TextStream, Token
-from spaninfer_engine.request import Request, TokenIds
-from spaninfer_engine.text import Tokenizer
+from spaninfer_engine.serving import (
+    PromptMedia,
+    Request,
+    TextStream,
+    Token,
+    TokenIds,
+    Tokenizer,
+    output_of,
+)
 
 from spaninfer_serving.api_server import messages
 from spaninfer_serving.api_server.records import error_of, typed_logprob, typed_logprobs

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from spaninfer_engine import FinishReason, Placement
-from spaninfer_engine.prompts import MediaPrompt
+from spaninfer_engine.serving import MediaPrompt
 
 from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.messages import (

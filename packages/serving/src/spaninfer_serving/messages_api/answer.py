@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 from pydantic_core import from_json
-from spaninfer_engine.request import Output
+from spaninfer_engine import Output
 
 from spaninfer_serving.blocks import (
     Block,

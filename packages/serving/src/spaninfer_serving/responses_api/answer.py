@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from itertools import count
 from typing import Any, TypeAlias
 
-from spaninfer_engine.request import Output
+from spaninfer_engine import Output
 
 from spaninfer_serving.blocks import Block, BlockAnswer, BlockDelta, BlockEnd, BlockStart, Change
 from spaninfer_serving.dialects.parser import AnswerFormat

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Request
 from spaninfer_engine import EngineError
-from spaninfer_engine.frontend import Frontend
+from spaninfer_engine.serving import Frontend
 
 from spaninfer_serving.service import Service, service_of
 from spaninfer_serving.translate import defaults_of

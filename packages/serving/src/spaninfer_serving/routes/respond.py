@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ValidationError
 from spaninfer_engine import Output, Placement
-from spaninfer_engine.texts import Task
+from spaninfer_engine.serving import Task
 
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.media_inputs import ReadMedia

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from spaninfer_engine.texts import Task
+from spaninfer_engine.serving import Task
 
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.openapi import answers_to

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from spaninfer_engine import ConfigError, Engine, EngineConfig
-from spaninfer_engine.backends.registry import BACKENDS
-from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.hardware import this_machine
+from spaninfer_engine.tools import BACKENDS, build, this_machine
 
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench

@@ -9,7 +9,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from spaninfer_engine import Engine
-from spaninfer_engine.handle import complete
+from spaninfer_engine.tools import complete
 
 from spaninfer.bench.records import circumstances, summary
 from spaninfer.bench.workloads import WORKLOADS, Batch, Prompts, Workload, rehearsed, warm_up

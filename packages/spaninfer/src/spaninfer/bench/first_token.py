@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import typer
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.handle import complete
+from spaninfer_engine.tools import complete
 
 from spaninfer import show
 from spaninfer.bench.engine import described

@@ -19,7 +19,7 @@ from time import perf_counter, process_time, sleep
 from typing import Any, Final, Literal
 
 from spaninfer_engine import Engine, EngineConfig
-from spaninfer_engine.handle import complete
+from spaninfer_engine.tools import complete
 
 from spaninfer.bench import page_cache
 from spaninfer.bench.engine import Note, described

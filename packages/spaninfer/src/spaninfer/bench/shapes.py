@@ -12,7 +12,7 @@ from string import ascii_lowercase
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from spaninfer_engine.startup.build import locate
+from spaninfer_engine.tools import locate
 
 _QWEN2: Final = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 from spaninfer_engine import Engine, InvalidGrammar, SamplingParams, StructuredOutput
-from spaninfer_engine.request import Grammar
+from spaninfer_engine.tools import Grammar
 
 from spaninfer.bench.engine import Note, described, seconds_of
 from spaninfer.bench.records import circumstances, summary

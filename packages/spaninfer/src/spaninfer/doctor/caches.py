@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from spaninfer_engine.load.hub_cache import cache_folder
+from spaninfer_engine.tools import cache_folder
 
 from spaninfer.doctor.finding import Finding, Verdict
 

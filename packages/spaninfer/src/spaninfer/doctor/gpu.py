@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spaninfer_engine.startup.hardware import has_driver, this_machine
+from spaninfer_engine.tools import has_driver, this_machine
 
 from spaninfer.doctor.finding import Finding, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from spaninfer_engine.memory import available_bytes, total_bytes
+from spaninfer_engine.tools import available_bytes, total_bytes
 from spaninfer_host_limits import cpu_name, usable_cpus
 
 from spaninfer.doctor.finding import Finding, Verdict

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spaninfer_engine import ConfigError
-from spaninfer_engine.load.hub_cache import cache_folder
+from spaninfer_engine.tools import cache_folder
 
 from spaninfer.hub.name import HubName
 

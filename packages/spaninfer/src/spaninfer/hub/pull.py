@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spaninfer_engine import ConfigError
-from spaninfer_engine.load.hub_cache import cache_folder, find_model
+from spaninfer_engine.tools import cache_folder, find_model
 
 from spaninfer.hub.choose import choose
 from spaninfer.hub.name import HubName

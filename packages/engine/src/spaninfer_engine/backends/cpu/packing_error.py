@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import prod, sqrt
+from dataclasses import replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -12,33 +12,13 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import PANEL, Packed, unpack
 
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT
+from spaninfer_engine.load.tensor_error import TensorError
 
 Floats = NDArray[np.float64]
 
 SAMPLED_PANELS = 32
 """Panels of 64 outputs that are compared, evenly spaced: 2,048 rows of a tensor give its error to
 a percent of it, and a model of 7 billion weights takes seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorError:
-    """What packing changed of a tensor, or of several that are packed as one.
-
-    bits          of a weight, scales included
-    relative_rms  root of the mean square of the errors, by that of the numbers
-    largest       the largest error, by the root of the mean square of the numbers
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    bits: float
-    relative_rms: float
-    largest: float
-
-    @property
-    def num_weights(self) -> int:
-        """Numbers of the tensor."""
-        return prod(self.shape)
 
 
 def is_made(packed: Any, layout: str) -> bool:

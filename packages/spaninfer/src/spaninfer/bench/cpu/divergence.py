@@ -8,7 +8,7 @@ the next token's distribution in a format from that in float32, in nats, its mea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,19 +18,7 @@ from typing import Any, Final
 import numpy as np
 import spaninfer_demo
 from numpy.typing import NDArray
-from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.backends.setup import DeviceSetup
-from spaninfer_engine.backends.start import HostStart
-from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
-from spaninfer_engine.program.bind import bind
-from spaninfer_engine.program.lower import lower
-from spaninfer_engine.run.runner import Runner
-from spaninfer_engine.spec.nodes import Decoder
-from spaninfer_engine.startup.build import open_on_cpu, silent
-from spaninfer_engine.step.device import Device
-from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine import Engine, EngineConfig, SamplingParams, tools
 
 from spaninfer.bench.cpu.formats import PeerFormat, Setting
 from spaninfer.bench.cpu.gguf_file import write_gguf
@@ -68,8 +56,6 @@ REQUESTS: Final = (  # of one text, formats' divergences differ by up to a third
 )
 """What the texts answer. Six leave a mean with a standard error of a sixth, 24 of a twelfth."""
 
-SPAN_LEN: Final = 32
-
 
 def divergence(exact: Logits, logits: Logits) -> float:
     """Return the mean over rows of the divergence of softmax(logits[T V]) from softmax(exact)."""
@@ -96,7 +82,7 @@ def write_decoder(path: Path, format: PeerFormat) -> None:
     """Write the bundled model's decoder, which reads texts like a Qwen3 model, as a GGUF file."""
     folder = spaninfer_demo.path()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    with open_checkpoint(folder) as checkpoint:
+    with tools.open_checkpoint(folder) as checkpoint:
         read = checkpoint.reader.read
         write_gguf(
             path,
@@ -152,64 +138,7 @@ def logits_of(texts: Sequence[Text], rows: int, **options: Any) -> Iterator[Logi
 
     `options` are fields of EngineConfig.
     """
-    asked = EngineConfig(model=spaninfer_demo.path(), **options)
-    with open_checkpoint(asked.model) as checkpoint:
-        decoder, ops = open_on_cpu(asked, checkpoint)
-        bound = bind(lower(decoder), ops, checkpoint.reader)
-    start = HostStart(bound.run, ops, decoder)
-    yield from logits_by(lambda setup: start.device(setup, silent), decoder, texts, rows)
-
-
-def logits_by(
-    device_for: Callable[[DeviceSetup], Device], decoder: Decoder, texts: Sequence[Text], rows: int
-) -> Iterator[Logits]:
-    """Yield the logits[T V] of each text by a decoder on a device, `rows` tokens in a step."""
-    kept, spans = Kept(), -(-max(map(len, texts)) // SPAN_LEN)
-    groups = len(decoder.groups)
-    sequences = Sequences(groups, max_len=spans * SPAN_LEN, span_len=SPAN_LEN, num_rows=1)
-    device = device_for(DeviceSetup(sequences, (spans,) * groups))
-    runner = Runner(device, sequences, kept, vocab=decoder.vocab)
-    places = [(group, 0, tuple(range(spans))) for group in range(groups)]
-    for number, text in enumerate(texts):
-        entered: tuple[NewSequence, ...] = (
-            NewSequence(number, np.array(text, np.int32), SamplingParams(), seed=0),
-        )
-        grown = tuple(TableUpdate(number, *place) for place in places)
-        left = (number - 1,) if number else ()
-        for start in range(0, len(text), rows):
-            stop = min(len(text), start + rows)
-            part = Slice(number, start, stop, logits_from=start, samples=False)
-            runner.run(StepPlan(start, (part,), entered, grown, left))
-            entered, grown, left = (), (), ()
-        yield kept.take()
-
-
-class Kept:
-    """A runner.HostSampler that samples nothing and keeps the logits."""
-
-    def __init__(self) -> None:
-        self._logits: list[Logits] = []
-
-    def take(self) -> Logits:
-        """Return the logits [T V] since the last time."""
-        logits = np.concatenate(self._logits)
-        self._logits.clear()
-        return logits
-
-    def enter(self, entry: NewSequence) -> None:
-        """Take notice of nobody."""
-
-    def leave(self, seq_id: int) -> None:
-        """Forget nobody."""
-
-    def sample(self, *_: Any) -> Any:
-        """Never called: no slice draws."""
-        raise AssertionError("a slice without draws")
-
-    def prompt_logprobs(self, _request_id: int, logits: Any, _next_ids: Any) -> TokenLogprobs:
-        """Keep a copy: the backend's memory is its own."""
-        self._logits.append(np.array(logits, np.float32))
-        return TokenLogprobs.empty(0, 0)
+    return tools.logits_of(EngineConfig(model=spaninfer_demo.path(), **options), texts, rows)
 
 
 def _log_softmax(logits: Logits) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from time import perf_counter, process_time
 from typing import Any, Final, Protocol
 
 from spaninfer_engine import ConfigError, Engine, SamplingParams
-from spaninfer_engine.handle import complete
+from spaninfer_engine.tools import complete
 
 from spaninfer.bench import process_usage
 from spaninfer.bench.soak.client import Target, read_chunks, read_head

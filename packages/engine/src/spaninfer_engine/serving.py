@@ -1,0 +1,65 @@
+"""The door for servers: what a server needs of an engine beside `spaninfer_engine` itself.
+
+A server may answer in processes of its own: they hold a `Frontend`, send requests to the process of
+the engine and make outputs of the tokens that come back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spaninfer_engine.aio import Alarm
+from spaninfer_engine.errors import shown
+from spaninfer_engine.frontend import Frontend
+from spaninfer_engine.gc_freeze import GcFreeze
+from spaninfer_engine.handle import each_token, merge
+from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
+from spaninfer_engine.media import MediaItem, MediaKind, Mixture, PromptMedia, TowerInput
+from spaninfer_engine.output_processor import output_of
+from spaninfer_engine.outputs import TextStream, Token
+from spaninfer_engine.prompts import MediaPrompt, media_of, token_ids
+from spaninfer_engine.relay import RelayedRequest
+from spaninfer_engine.request import Request, TokenIds
+from spaninfer_engine.schedule.sequence import Ended, SequenceState
+from spaninfer_engine.startup.front import open_front
+from spaninfer_engine.text import ChatTemplate, Tokenizer
+from spaninfer_engine.text import Prompt as RenderedPrompt
+from spaninfer_engine.texts import Rows, Task, Text
+
+if TYPE_CHECKING:  # it needs spaninfer-multimodal
+    from spaninfer_engine.preprocess.processor import MediaProcessor as MediaProcessor
+
+__all__ = [
+    "Alarm",
+    "ChatTemplate",
+    "Ended",
+    "Entry",
+    "Frontend",
+    "GcFreeze",
+    "LogprobAt",
+    "MediaItem",
+    "MediaKind",
+    "MediaPrompt",
+    "Mixture",
+    "PromptMedia",
+    "RelayedRequest",
+    "RenderedPrompt",
+    "Request",
+    "Rows",
+    "SequenceState",
+    "Task",
+    "Text",
+    "TextStream",
+    "Token",
+    "TokenIds",
+    "TokenLogprobs",
+    "Tokenizer",
+    "TowerInput",
+    "each_token",
+    "media_of",
+    "merge",
+    "open_front",
+    "output_of",
+    "shown",
+    "token_ids",
+]

@@ -1,0 +1,45 @@
+"""The import contract on the engine's doors refuses what it should; `nox -s layers` runs this."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("importlinter", reason="nox -s layers installs it")
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [str(path) for path in (*ROOT.glob("packages/*/src"), *ROOT.glob("*/src"))]
+
+
+@pytest.mark.parametrize(
+    ("package", "line", "refused"),
+    [
+        ("spaninfer_serving", "from spaninfer_engine import Engine", False),
+        ("spaninfer_serving", "from spaninfer_engine.serving import Frontend", False),
+        ("spaninfer_serving", "from spaninfer_engine.frontend import Frontend", True),
+        ("spaninfer_serving", "from spaninfer_engine.tools import locate", True),
+        ("spaninfer", "from spaninfer_engine.tools import locate", False),
+        ("spaninfer", "from spaninfer_engine.serving import Frontend", True),
+        ("spaninfer", "def f():\n    import spaninfer_engine.schedule.scheduler", True),
+    ],
+)
+def test_the_engine_is_entered_by_its_doors(
+    tmp_path: Path, package: str, line: str, refused: bool
+) -> None:
+    (source,) = ROOT.glob(f"packages/*/src/{package}")
+    shutil.copytree(source, tmp_path / package)
+    (tmp_path / package / "newcomer.py").write_text(line, encoding="utf-8")
+
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *SOURCES])},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == int(refused), done.stdout
+    assert (f"- {package}.newcomer -> spaninfer_engine." in done.stdout) is refused
