@@ -260,7 +260,8 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", "-m", "gpu", env=ONE_THREAD)
     else:
         session.log("no CUDA device here: the tests that are marked gpu are left out")
-    session.run("pytest", "-m", "not gpu", "-rs", *workers, env=ONE_THREAD)  # and why some are skipped
+    # -rs: the end of the log says why some are skipped
+    session.run("pytest", "-m", "not gpu", "-rs", *workers, env=ONE_THREAD)
 
 
 def has_gpu(session: nox.Session) -> bool:
