@@ -1,10 +1,10 @@
-"""Times of products of 8-bit codes with scales, beside torch's: one JSON record per line.
+"""Times of GEMMs of 8-bit codes with scales, beside torch's: one JSON record per line.
 
 For every GEMM of a layer of Qwen2.5-7B and numbers of rows from 1 to 8192: FP8 and int8 with a
 scale per row, FP8 with scales of blocks, torch's `_scaled_mm` of the same FP8, and bfloat16 by
 torch, and by our small-M GEMM where it is faster than cuBLAS. All run inside CUDA graphs, weights
 in turn, so that the L2 cache does not hold them where memory allows. `tflops` counts two
-operations per product.
+operations per GEMM.
 
 Needs torch and a GPU: python kernels-cuda/benchmarks/bench_scaled_gemm.py
 """
@@ -41,7 +41,7 @@ def scales(*shape: int) -> torch.Tensor:
 
 
 def ours(shape: Shape, kind: Codes, copies: int) -> list[Work]:
-    """Return our products, each with a weight of its own."""
+    """Return our GEMMs, each with a weight of its own."""
     step = scaled_gemm.prepare(shape, kind, dtype=ml_dtypes.bfloat16, gpu=get_gpu())
     x, weights = (
         codes(kind, shape.rows, shape.inner),
@@ -58,7 +58,7 @@ def ours(shape: Shape, kind: Codes, copies: int) -> list[Work]:
 
 
 def of_torch(shape: Shape, copies: int) -> list[Work]:
-    """Return torch's products of FP8 with a scale per row."""
+    """Return torch's GEMMs of FP8 with a scale per row."""
     kind = KINDS["fp8"]
     x, weights = (
         codes(kind, shape.rows, shape.inner),
@@ -72,7 +72,7 @@ def of_torch(shape: Shape, copies: int) -> list[Work]:
 
 
 def of_floats(shape: Shape, copies: int) -> Iterator[Kind]:
-    """Yield torch's products of bfloat16, and ours where it is faster."""
+    """Yield torch's GEMMs of bfloat16, and ours where it is faster."""
     x = torch.empty(shape.rows, shape.inner, dtype=torch.bfloat16, device="cuda").normal_()
     weights = torch.empty(
         (copies, shape.outputs, shape.inner), dtype=torch.bfloat16, device="cuda"
@@ -89,7 +89,7 @@ def of_floats(shape: Shape, copies: int) -> Iterator[Kind]:
 
 
 def kinds_of(shape: Shape, copies: int) -> Iterator[Kind]:
-    """Yield every kind of product of a shape."""
+    """Yield every kind of GEMM of a shape."""
     for name, kind in KINDS.items():
         yield name, ours(shape, kind, copies)
     yield "torch_fp8", of_torch(shape, copies)

@@ -36,7 +36,7 @@ NUM_STEPS, SPAN_LEN = 500, 32
 
 
 class Nothing:
-    """A device that samples the same token for everybody, at once."""
+    """A device that samples the same token for every row, at once."""
 
     lookahead = 1
     reports_prompts = False
@@ -77,10 +77,10 @@ class Nothing:
         """No sequence asks."""
 
     def logprobs(self) -> None:
-        """Nobody asks."""
+        """Never called."""
 
     def logits(self) -> Any:
-        """Nobody asks."""
+        """Never called."""
         raise AssertionError
 
     def run_idle_work(self) -> bool:

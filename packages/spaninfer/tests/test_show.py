@@ -84,7 +84,7 @@ def test_what_to_try_has_the_key_in_it_where_one_is_needed(said):
 
 
 @pytest.mark.parametrize(
-    ("keys", "who"), [((), "everybody: no key is asked for"), (("k",), "who has a key")]
+    ("keys", "who"), [((), "anyone: no key is required"), (("k",), "who has a key")]
 )
 def test_a_server_on_all_addresses_says_which_they_are_and_whether_it_is_open(
     said, monkeypatch, keys, who

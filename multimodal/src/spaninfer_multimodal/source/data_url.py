@@ -16,7 +16,7 @@ _MAX_HEADER = 1024
 def read_data_url(url: str, max_bytes: int) -> bytes:
     """Return the bytes of a data: URL, at most `max_bytes`.
 
-    The declared media type is not looked at: formats are told by their signatures. Raises TooLarge
+    The declared media type is not looked at: formats are known by their signatures. Raises TooLarge
     before anything is decoded, Unreadable for other URLs.
     """
     header, comma, payload = url[:_MAX_HEADER].partition(",")

@@ -45,8 +45,8 @@ class OutputStream:
     """The outputs of one request, as an async iterator of one task; raises Unread in one that reads
     too slowly.
 
-    Closing it, or losing the last reference to it, stops the request; so nobody's leaving can
-    leave a request behind.
+    Closing it, or losing the last reference to it, stops the request: a client that leaves
+    leaves none behind.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class _Wakeups:
             loop = self._loop()
             if loop is not None and not self._is_called:
                 self._is_called = True
-                with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                with suppress(RuntimeError):  # the loop is closed, and its readers with it
                     loop.call_soon_threadsafe(self._wake_due)
 
         return ring

@@ -44,7 +44,9 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.watchdog import Watchdog, stacks
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
-PUBLISH_AFTER_S = 0.5e-3  # whoever got the last output runs first: the interpreter runs one thread
+PUBLISH_AFTER_S = (
+    0.5e-3  # the reader of the last output runs first: the interpreter runs one thread
+)
 IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 STALLED_S = 0.05  # deadlines are looked at so often while nothing but disks is at work
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
@@ -88,7 +90,7 @@ class _ForgetPrefixes:
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """Nobody can ask for anything any more."""
+    """Requests are no longer accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +376,7 @@ class Core:
 
     def _hand_on(self, *, now: bool = False) -> None:
         with self._lock:
-            if self.failure is not None:  # the watchdog has told everybody
+            if self.failure is not None:  # the watchdog has ended every request
                 raise self.failure
             self._hand_on_opened()
         events = self.scheduler.take_events()
@@ -405,7 +407,7 @@ class Core:
         """Answer every request with an error, now and from now on; return the sequences that the
         scheduler has not heard of.
         """
-        with self._lock:  # from here on nothing is submitted, so that nobody waits in vain
+        with self._lock:  # from here on nothing is submitted, so that no caller waits in vain
             if self.failure is None:
                 self.state, self.failure = EngineState.FAILED, error
             held = list(self._held)

@@ -122,7 +122,7 @@ class Embedder:
             self._turn.release()
 
     def drop(self) -> None:
-        """Give everything back; nobody calls any more, so that no lock is needed."""
+        """Give everything back; called last, so that no lock is needed."""
         self._runner.close()
 
     @contextmanager

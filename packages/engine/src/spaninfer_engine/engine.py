@@ -393,7 +393,7 @@ class Engine(Frontend, Resource):
                 handles[-1].queue.read_at_end()
             in_order = dict(zip(order, handles, strict=True))
             return [each for number in sorted(order) for each in complete(in_order[number])]
-        finally:  # after an error or an interrupt nobody waits for the others
+        finally:  # after an error or an interrupt the others are not waited for
             for handle in handles:
                 self.release(handle)
 

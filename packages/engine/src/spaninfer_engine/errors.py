@@ -203,7 +203,7 @@ class StepTimeout(EngineUnavailable):
 
 
 class QueueFull(EngineUnavailable):
-    """As much waits as the engine was told to hold; try again later."""
+    """The queue is full; try again later."""
 
     def __init__(self, waiting: int, limit: int, what: str = "requests") -> None:
         self.waiting, self.limit = waiting, limit
@@ -223,7 +223,7 @@ class NoMemory(EngineUnavailable):
 
 
 def shown(value: object) -> str:
-    """Return a value of the caller's for a message: a megabyte of it would help nobody."""
+    """Return a value of the caller's for a message: a megabyte of it would not help."""
     return _SHORT.repr(dict(value) if isinstance(value, Mapping) else value)
 
 
@@ -231,6 +231,6 @@ def as_exception(error: BaseException) -> Exception:
     """Return an error as one that callers catch: a panic of a library in Rust is no Exception."""
     if isinstance(error, Exception):
         return error
-    told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.__cause__ = error
-    return told
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -38,7 +38,7 @@ class GcFreeze(Resource):
             gc.freeze()
 
     def close(self) -> None:
-        """Make them collectable again, once nobody else freezes any; idempotent."""
+        """Make them collectable again, once no other freezes any; idempotent."""
         with self._lock:
             GcFreeze._num_open -= self._is_open
             if self._is_open and not GcFreeze._num_open:

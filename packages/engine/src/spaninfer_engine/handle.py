@@ -132,7 +132,7 @@ class ResultQueue:
             self._limit = num_unread, stop
 
     def discard(self) -> None:
-        """Drop what is there and what still comes: nobody will read it."""
+        """Drop what is there and what still comes: it will not be read."""
         with self._changed:
             self._is_discarded = True
             self._pending.clear()

@@ -49,7 +49,7 @@ class Needs:
     encodings: int = 0  # of media
 
     def __str__(self) -> str:
-        """Return who takes how much; empty if nobody does."""
+        """Return what takes how much; empty if nothing does."""
         parts = {
             "weights": self.weights,
             "steps": self.steps,

@@ -20,7 +20,7 @@ The rest is for weights that are in the page cache only, activations and other p
 """
 
 DEVICE_SHARE = 0.9
-"""The same of a device's memory, which nobody else needs; the rest is for activations."""
+"""The same of a device's memory, which is the engine's alone; the rest is for activations."""
 
 
 _V2 = ("memory.max", "memory.current", "inactive_file")
@@ -75,7 +75,7 @@ def _meminfo() -> int | None:
 def cgroup_bytes(folders: Iterable[Path]) -> int | None:
     """Return what control groups leave, the least of all; None without a limit.
 
-    `folders` are theirs (`cgroups.cgroup_folders`). Pages of files that nobody has used for a while
+    `folders` are theirs (`cgroups.cgroup_folders`). Pages of files that were not used for a while
     count as free: the kernel gives them up first, and a checkpoint that was read may be most of
     what a group has.
     """

@@ -125,7 +125,7 @@ class OutputProcessor:
     def _is_urgent(self, message: Message) -> bool:
         """Does anybody wait for what this message brings? Asked when it is in the inbox.
 
-        Whoever counts a sequence as eager looks into the inbox behind that, and finds it there.
+        A caller that has counted a sequence as eager then looks into the inbox and finds it there.
         """
         match message:
             case RequestStarted(seqs, queue):
@@ -229,7 +229,7 @@ class OutputProcessor:
                 self._stop((seq_id,), output.finish_reason)
         try:
             entry.queue.put(output)
-        except Exception:  # of the caller's, who is told when something has come
+        except Exception:  # of the caller's listener
             _log.exception("the listener of request %d failed", seq_id)
 
 

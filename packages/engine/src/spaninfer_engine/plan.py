@@ -1,6 +1,6 @@
 """The plan of one step, written by the scheduler and read by the runner, and its result.
 
-The runner keeps the tokens of every sequence it was told about, so a plan names positions, not
+The runner keeps the tokens of every sequence that has entered, so a plan names positions, not
 ids: a position below the prompt's length holds an id that came with `NewSequence`, a later one the
 token that an earlier step sampled. A plan can therefore be written before the step in front of it
 has finished. Everything here is plain data: it can be printed, sent to other ranks and replayed.

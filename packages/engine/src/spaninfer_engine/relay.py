@@ -54,7 +54,7 @@ class TokenRelay(Protocol):
 
     @property
     def is_read_at_end(self) -> bool:
-        """True if nobody looks at its tokens before the end, or enough of them."""
+        """True if its tokens are not looked at before the end, or enough of them."""
         ...
 
     def sequence(self, seq: SequenceState) -> SequenceRelay:

@@ -20,7 +20,7 @@ TokenIds: TypeAlias = NDArray[np.int64]
 
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
-MAX_WORD_LEN = 256  # characters: words become tokens in the time of whoever starts a request
+MAX_WORD_LEN = 256  # characters: words become tokens in the time of the caller
 MAX_STOP_IDS = 1024
 MAX_BIASES = 4096
 MAX_LOGPROBS = 20

@@ -1,7 +1,7 @@
 """On which stream to launch: the handle of any framework's stream.
 
 Nothing is launched on the legacy default stream for want of another: it is used only where the
-framework that owns the arrays says that it is the current one, as torch does unless told otherwise.
+framework that owns the arrays says that it is the current one, as torch does by default.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def experts(
     """[T C]: the gated MLPs that ids[T k] name, summed with weights[T k].
 
     x[T C], gate[E I C], up[E I C], down[E C I]; the MLP of an expert is down (act(gate x) * up x),
-    its products plus gate_up_bias[E 2I], which is that of gate and then that of up, and
+    its matmuls plus gate_up_bias[E 2I], which is that of gate and then that of up, and
     down_bias[E C] where there are any.
     """
     y = np.zeros_like(x)

@@ -4,7 +4,7 @@ The system hands connections out in the order in which they came. Behind 256 oth
 cost a transport, a parsed request and its first steps before the next was taken, an ordinary client
 waited 195 ms (two cores of an EPYC, 2026-11-23). So a connection is taken and its first bytes are
 read at the cost of three system calls; they say whose it is. Then it waits for its client's turn,
-and one enters per round of the event loop. Whoever says nothing never enters.
+and one enters per round of the event loop. A client that sends nothing never enters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAILED_S = 1.0  # behind an accept that failed, as for want of files
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """What an acceptor is told about its server."""
+    """An acceptor's view of its server."""
 
     make: Callable[[bytes], asyncio.Protocol]
     """Returns the protocol of a connection whose first bytes have been read."""

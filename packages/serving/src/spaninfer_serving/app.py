@@ -58,7 +58,7 @@ def create_app(
     tracer: Any = None,
     figures: Figures | None = None,
 ) -> FastAPI:
-    """Return the application; whoever made the engine closes it.
+    """Return the application; the caller closes the engine.
 
     `figures` are what this process counts, where there are several.
 

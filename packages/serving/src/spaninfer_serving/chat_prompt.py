@@ -33,7 +33,7 @@ class ChatPrompt:
 def chat_prompt(
     body: ConversationFields, traits: ChatTraits, media: Media | None = None
 ) -> ChatPrompt:
-    """Return what is rendered for a request; Problem for what the template cannot be told.
+    """Return what is rendered for a request; Problem for what the template has no place for.
 
     `media` are parts as the engine takes them, by the numbers of message and part; without them
     only their kinds are known.
@@ -57,7 +57,7 @@ def answer_format(body: ChatRequest, traits: ChatTraits, prompt: Prompt) -> Answ
 
 
 def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
-    """Return the tools that the model is told of: none where none may be called.
+    """Return the tools that the model sees: none where none may be called.
 
     Problem where they cannot be: a request with tools is never answered as if it had none.
     """

@@ -46,7 +46,7 @@ class ChatTraits:
     """
 
     dialect_name: str | None
-    is_named: bool  # by whoever started the server
+    is_named: bool  # by the operator
     thinking: Thinking | None
     takes_tools: bool
     call_style: CallStyle

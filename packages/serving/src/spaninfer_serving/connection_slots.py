@@ -39,7 +39,7 @@ class Connection(Protocol):
 class ConnectionSlots:
     """A limit on connections that evicts the one that has been idle longest.
 
-    Clients that connect and say nothing, or do not read, shut nobody out: the connection that has
+    Clients that connect and say nothing, or do not read, shut no one out: the connection that has
     waited longest for its client is closed, and only where none waits, the new one. The log says so
     once a second.
     """

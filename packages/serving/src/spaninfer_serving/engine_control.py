@@ -53,7 +53,7 @@ class EngineControl:
 
     @classmethod
     def new(cls, engine: Engine, settings: Settings) -> EngineControl:
-        """Return the control of an engine that nobody uses yet."""
+        """Return the control of an engine that is not in use yet."""
         return cls(
             engine,
             InFlight({account_of(key): key.limits for key in settings.user_keys}),
@@ -96,7 +96,7 @@ class EngineControl:
         """Begin prompts; where one is refused, end all that are running."""
         try:
             running += map(begin, numbers)
-        except BaseException:  # nobody will read those that were begun
+        except BaseException:  # those that were begun will not be read
             _close(running)
             raise
 

@@ -87,6 +87,6 @@ class _VirtualClock:
     def take(self) -> str:
         _, _, begin, owner = heappop(self._heap)
         self._now = max(self._now, begin)
-        if not self._heap:  # nobody waits, so nobody has had more than another
+        if not self._heap:  # none waits, so none has had more than another
             self._ends.clear()
         return owner

@@ -60,7 +60,7 @@ NUM_FIGURES: Final = _PLACES[""]
 class Figures:
     """A row of float64 per process, which writes its own and reads all.
 
-    The rows outlive their processes: whoever takes the place of one goes on counting in its row.
+    The rows outlive their processes: its successor goes on counting in its row.
     """
 
     def __init__(self, memory: bytearray | mmap.mmap, row: int) -> None:

@@ -65,4 +65,4 @@ class Gate:
 
 
 def _unwatched() -> None:
-    """Nobody is told."""
+    """Do nothing."""

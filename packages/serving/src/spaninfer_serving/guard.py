@@ -40,7 +40,7 @@ PUBLIC_PAUSE_S = 0.01
 class Guard:
     """ASGI middleware that answers 401 without a key, and 413 to a body over the limit.
 
-    Nothing is read of a body that nobody will look at: of a request without a valid key, or of one
+    A body that will not be used is not read: of a request without a valid key, or of one
     for a public path. So strangers have no part in the memory for bodies. Requests, and what comes
     of long bodies, enter one at a time.
     """
@@ -73,7 +73,7 @@ class Guard:
                 problem.headers = problem.headers | {"Connection": "close"}
             await answer(problem, send)
             return
-        if body is not None:  # None: the client left, so nobody waits for an answer
+        if body is not None:  # None: the client left before the answer
             await self._app(scope, Replay(body, receive), send)
 
     async def _admit(
@@ -149,7 +149,7 @@ class Guard:
         more = True
         try:
             while more:
-                if num_bytes >= ORDINARY_BYTES:  # what nobody takes, the connection does not read
+                if num_bytes >= ORDINARY_BYTES:  # what is not taken, the connection does not read
                     await self._gate.enter(client, num_bytes // ORDINARY_BYTES)
                 message = await receive()
                 if message["type"] == "http.disconnect":

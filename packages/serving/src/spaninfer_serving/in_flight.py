@@ -1,6 +1,6 @@
 """The requests that are being answered: who they are, how to end them, and what keys may use.
 
-Counts follow the streams of the engine: one that nobody holds any more is over, in whatever way.
+Counts follow the streams of the engine: one that is no longer referenced is over, in whatever way.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class InFlight:
         """Take the limits of accounts that have some."""
         self._meters = {account: KeyMeter(each) for account, each in limits.items()}
         self._flights: dict[str, list[_Flight]] = {}  # by id: clients may give one to several
-        # What is over, told by whichever thread dropped it: the garbage collector runs in any.
+        # What is over, noted by whichever thread dropped it: the garbage collector runs in any.
         self._over: deque[tuple[str, _Flight, Sampled]] = deque()
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ def outputs_of(
 
 
 class _Outputs:
-    """The outputs of one request; nobody's reading any further stops it (`OutputStream`)."""
+    """The outputs of one request; to stop reading stops it (`OutputStream`)."""
 
     def __init__(self, stream: OutputStream, ended: Ended) -> None:
         self._stream, self._ended = stream, ended

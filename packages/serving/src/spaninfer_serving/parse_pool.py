@@ -23,7 +23,7 @@ from spaninfer_serving.fair_queue import Client, FairQueue
 
 T = TypeVar("T")
 Check = Callable[[], None]
-"""Raises ClientLeft between two stages of work that nobody waits for any more."""
+"""Raises ClientLeft between two stages of work whose client has left."""
 
 # The largest body of each lane but the last, which has no limit of its own. 16 KiB are 4,000
 # tokens of English: 10 to 20 ms. 256 KiB are 64,000: 0.3 s.
@@ -38,7 +38,7 @@ WAITING_BYTES = 256 << 20
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the work any more."""
+    """The client left before the work was done."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class ParsePool:
 
     def _report(self, lane: _Lane, job: _Job[T], done: Future[T]) -> None:
         """Tell the event loop that a thread is done; called in the loop's thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and what waited with it
             job.result.get_loop().call_soon_threadsafe(self._finish, lane, job, done)
 
     def _finish(self, lane: _Lane, job: _Job[T], done: Future[T]) -> None:

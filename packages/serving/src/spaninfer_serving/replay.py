@@ -22,7 +22,7 @@ class Replay:
         return {"type": "http.request", "body": self.take(), "more_body": False}
 
     def take(self) -> bytes:
-        """Return the body, which then nobody else gets."""
+        """Return the body; a second call gets nothing of it."""
         body, self._body = self._body, None
         assert body is not None, "a body is read once"
         return body

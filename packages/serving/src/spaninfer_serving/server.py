@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 # the moment in which the server closes it gets no answer. So the server keeps it longest.
 IDLE_S = 75
 
-# Of an answer that is not read the system keeps so much, doubled by Linux, or 4 MB unless told. At
+# Of an answer that is not read the system keeps so much, doubled by Linux, 4 MB by default. At
 # 100 ms to the client and back it still carries 5 MB/s.
 UNREAD_BYTES = 1 << 18
 
@@ -198,7 +198,7 @@ class Server(uvicorn.Server):
     def drain(self) -> None:
         """Finish what runs and end; called a second time, at once."""
         # uvicorn would raise the signal again in the end, so that the process dies of it: here
-        # the caller still has an engine to close, and a drained server has done what it was told.
+        # the caller still has an engine to close, and a drained server has done its work.
         self._service.draining = True
         self.force_exit = self.should_exit
         self.should_exit = True

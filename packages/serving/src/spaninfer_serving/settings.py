@@ -43,7 +43,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the server was told.
+    """The settings of a server.
 
     Raises ConfigError for values that nothing could work with, and where an address other than
     loopback would be served without a key and without saying so: a model server that answers
@@ -115,7 +115,7 @@ class Settings:
         if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
             raise ConfigError(
                 f"{self.host} can be reached from outside and no key is set; "
-                "give --api-key SECRET, or --no-auth if everybody may use this server"
+                "give --api-key SECRET, or --no-auth to let anyone use this server"
             )
 
     @property
@@ -144,12 +144,12 @@ class Settings:
         )
 
     def is_admin(self, key: str | None) -> bool:
-        """Return whether a request with this key may operate the server; nobody may without one."""
+        """Return whether a request with this key may operate the server; without one, none may."""
         return _has_one_of(key, self.admin_hashes)
 
     def may_watch(self, key: str | None) -> bool:
         """Return whether a request with this key may see what all requests do: operators may,
-        and everybody where all have the same key or none.
+        and all clients where they have the same key or none.
         """
         num_keys = len(self.api_keys) + len(self.priority_keys) + len(self.user_keys)
         return num_keys <= 1 or self.is_admin(key)
@@ -217,7 +217,7 @@ def _has_one_of(key: str | None, hashes: Sequence[bytes]) -> bool:
 
 
 def account_of(key: UserKey) -> str:
-    """Return the account of whoever has a key of the file."""
+    """Return the account of a key of the file."""
     return f"key {key.name}"
 
 

@@ -97,7 +97,7 @@ class TextBatcher:
         begun = self._thread.submit(self.engine.rows_of, [item.text for item in items])
 
         def report(done: Future[Rows]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, and what waited with it
                 loop.call_soon_threadsafe(self._finish, items, done)
 
         begun.add_done_callback(report)

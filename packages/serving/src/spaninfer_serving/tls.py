@@ -13,7 +13,7 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     """Return the context of a server with this certificate chain, in PEM; no key: it is in there.
 
     TLS 1.2 and 1.3 with Python's choice of ciphers. Raises ConfigError for files that cannot be
-    used, an encrypted key among them: a server that starts alone has nobody to ask.
+    used, an encrypted key among them: a server that starts unattended cannot ask for it.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

@@ -17,7 +17,7 @@ from spaninfer.interrupts import Interrupts
 LOOK_S = 0.1  # how often a wait for the next token looks whether Ctrl-C came
 
 HELP = '''\
-/system TEXT  tell the model who it is, or with no TEXT see what it was told
+/system TEXT  set the system prompt, or with no TEXT show it
 /clear        forget the conversation
 /bye          end the chat, as Ctrl-D does
 """ or a \\     begin a message of several lines, which """ ends; continue a line in the next

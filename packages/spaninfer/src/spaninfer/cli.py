@@ -158,7 +158,7 @@ def _ended(engine: Engine) -> Iterator[Engine]:
             engine.close(patience_s=CLOSE_S)
         except StepTimeout as hung:
             show.failure(str(hung))
-            os._exit(1)  # whoever ends Python in an orderly way may wait for the step that hangs
+            os._exit(1)  # an orderly exit would wait for the step that hangs
     if engine.stats().state is EngineState.FAILED:
         show.failure("the engine had failed; what is printed above says how")
         raise typer.Exit(1)
@@ -200,7 +200,7 @@ def generate(
 def chat(
     model: options.Model = "demo",
     *,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     max_tokens: options.MaxTokens = None,
     draws: options.Draws,
     threads: options.Threads = None,

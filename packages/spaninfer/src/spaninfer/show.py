@@ -158,7 +158,7 @@ def _reach(url: str, settings: Settings) -> str:
     if is_loopback(settings.host):
         return ""
     others = " ".join(f"{other}/" for other in reachable_urls(settings.host, url))
-    who = "who has a key" if settings.needs_key else "everybody: no key is asked for"
+    who = "who has a key" if settings.needs_key else "anyone: no key is required"
     return f"       network     {others or settings.host}\n       open to     {who}\n"
 
 

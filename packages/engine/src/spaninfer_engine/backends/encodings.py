@@ -31,7 +31,7 @@ class _UnderWay(NamedTuple, Generic[A]):
 
 
 class Encodings(Generic[A]):
-    """Encodings by digest: made by `encode`, dropped when told so."""
+    """Encodings by digest: made by `encode`, dropped on request."""
 
     def __init__(self, encode: Encode[A], ops: Ops[A]) -> None:
         self._encode, self._ops = encode, ops

@@ -15,7 +15,7 @@ from spaninfer_engine.spec.nodes import Model, ropes
 from spaninfer_engine.step.device import Device
 
 Tell: TypeAlias = Callable[[str, int, int], None]
-"""Is told a stage, how many of its units are done, and of how many."""
+"""A callback for progress: a stage, how many of its units are done, and of how many."""
 
 
 class Start(Protocol):

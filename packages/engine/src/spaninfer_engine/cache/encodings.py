@@ -1,7 +1,7 @@
 """The encoder cache: encodings of media on the device, by the digests of their inputs.
 
 An encoding serves every request that shows the same picture, in this turn or a later one. The least
-recently needed ones make room for others; the device is told which.
+recently needed ones make room for others; the device learns which.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A file is a header (magic, size, checksum) and the bytes of the span. The checksum is taken over the
 name, too: a file under another span's name is damaged. A file is written under a temporary name and
-renamed, so that nobody sees half of one. What users have typed can be computed from spans, so
+renamed, so that half of one is never seen. What users have typed can be computed from spans, so
 folder and files are their owner's alone.
 """
 

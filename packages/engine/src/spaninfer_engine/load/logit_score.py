@@ -61,7 +61,7 @@ def _check_input(file: Path, said: Mapping[str, Any], transformer: Mapping[str, 
 
 
 def _template_options(file: Path, transformer: Mapping[str, Any]) -> bool:
-    """Return whether the template is to begin an answer; refuse other wishes."""
+    """Return whether the template is to begin an answer; refuse other values."""
     message = _table(file, _table(file, transformer, "modality_config"), "message")
     if message.get("format") not in (None, "flat", "auto"):
         raise NotBuilt(f"{file}: messages of format {shown(message['format'])} are not built")

@@ -39,7 +39,7 @@ class Claim:
 
     The pattern holds a line per operation, "outputs = operator inputs", whose letters stand for
     values: the same letter is the same value. `results` are the letters that the kernel returns;
-    the others must be used by nobody else, nor must those outside values that the kernel
+    the others must not be used elsewhere, nor must those outside values that the kernel
     overwrites. `accepts` looks at constants and weights; `build` returns the kernel, which takes
     the outside values in order of first appearance.
     """

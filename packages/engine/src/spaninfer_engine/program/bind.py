@@ -61,7 +61,7 @@ def bind_all(programs: Mapping[ProgramKey, Program], ops: Ops[A], pack: Pack) ->
 
 
 def _untold(done: int, total: int) -> None:
-    """Tell nobody how far it is."""
+    """Report nothing."""
 
 
 def _bind(

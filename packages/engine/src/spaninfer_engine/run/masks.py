@@ -16,7 +16,7 @@ Bits = NDArray[np.uint8]
 class _FunctionMask:
     """The mask of a caller's function, which looks at all tokens anew.
 
-    An array that nobody can write to is packed once, however often it is returned.
+    A read-only array is packed once, however often it is returned.
     """
 
     def __init__(self, function: TokenMask, vocab: int) -> None:
@@ -47,7 +47,7 @@ class _FunctionMask:
 
 
 def _is_fixed(array: Bools) -> bool:
-    """Return True if nobody can write to the array's memory, by it or by what it is a view of."""
+    """Return True if the array's memory is read-only, also by what it is a view of."""
     if array.flags.writeable or array.base is None:
         return not array.flags.writeable
     return isinstance(array.base, np.ndarray) and not array.base.flags.writeable

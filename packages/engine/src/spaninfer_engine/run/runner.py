@@ -331,18 +331,18 @@ class Runner(Resource):
         asked = self._num_logprobs
         if asked.keys().isdisjoint(step.batch.seq_ids):
             return {}
-        told = step.launched.logprobs()
-        assert told is not None, "sequences of the step ask for log-probabilities"
+        reported = step.launched.logprobs()
+        assert reported is not None, "sequences of the step ask for log-probabilities"
         ids = step.batch.seq_ids
         slices = [i for i, id_ in enumerate(ids) if id_ in asked and tokens[i] is not None]
         rows = step.batch.logit_start_loc[1:][slices] - 1
         most = max((asked[ids[i]] for i in slices), default=0)
         found = TokenLogprobs(  # copies: the device writes there again
             np.array([tokens[i] for i in slices], np.int32),
-            told.chosen[rows],
-            told.ranks[rows],
-            told.top_ids[rows, :most],
-            told.top[rows, :most],
+            reported.chosen[rows],
+            reported.ranks[rows],
+            reported.top_ids[rows, :most],
+            reported.top[rows, :most],
         )
         return {ids[i]: LogprobAt(found, number, asked[ids[i]]) for number, i in enumerate(slices)}
 
@@ -394,8 +394,8 @@ class Runner(Resource):
 
     def _reported(self, step: _InFlight) -> dict[int, TokenLogprobs]:
         """Return the log-probabilities of prompt tokens that the device computed."""
-        batch, told = step.batch, step.launched.prompt_logprobs()
-        if told is None:
+        batch, reported = step.batch, step.launched.prompt_logprobs()
+        if reported is None:
             return {}
         counts, found = batch.num_reported, {}
         _, next_ids = batch.reported(self._sequences)
@@ -409,10 +409,10 @@ class Runner(Resource):
             count = min(asked, self._vocab)
             found[seq_id] = TokenLogprobs(
                 next_ids[part],
-                told.chosen[part],
-                told.ranks[part],
-                told.top_ids[part, :count],
-                told.top[part, :count],
+                reported.chosen[part],
+                reported.ranks[part],
+                reported.top_ids[part, :count],
+                reported.top[part, :count],
             )
         return found
 

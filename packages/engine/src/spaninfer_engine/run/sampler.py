@@ -207,10 +207,10 @@ class Sampler:
             elif index in raw:
                 about[at] = raw[index]
         counts = [params.logprobs or 0 for params in asking.values()]
-        told = self._report(about, chosen[list(asking)], max(counts))
+        reported = self._report(about, chosen[list(asking)], max(counts))
         return {
             seq_ids[index]: replace(entry, top=entry.top[:count])
-            for index, entry, count in zip(asking, told, counts, strict=True)
+            for index, entry, count in zip(asking, reported, counts, strict=True)
         }
 
     def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 from spaninfer_engine.schedule.sequence import SequenceState
 
-_FEW = 100  # are kept, whoever they belonged to
+_FEW = 100  # are kept, of all clients together
 
 
 class Deadlines:

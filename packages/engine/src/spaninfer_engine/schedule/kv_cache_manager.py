@@ -196,8 +196,7 @@ class KVCacheManager:
 
     def _publish_snapshots(self, seq: SequenceState, num_spans: int) -> None:
         """Publish the states that were kept behind some of the first `num_spans` spans, and give
-        them back: nobody but who shares their prefix needs them. The next step may begin with the
-        last.
+        them back: only who shares their prefix needs them. The next step may begin with the last.
         """
         num_passed = min(num_spans, (seq.num_scheduled - 1) // self.shape.span_len)
         for group in self.shape.states:

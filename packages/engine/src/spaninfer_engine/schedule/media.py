@@ -41,7 +41,7 @@ class MediaScheduler:
         if not self._steps:
             self._choose(prefills, has_decodes=has_decodes, number=number)
         elif not has_decodes:
-            self._steps = 1  # nobody waits meanwhile
+            self._steps = 1  # nothing waits meanwhile
         for seq in prefills:
             seq.encoded_until = next(
                 (run.start for run in _needed(seq) if not self._is_there(run.digest)), maxsize

@@ -119,7 +119,7 @@ class Scheduler:
 
     def abandon(self, late: Iterable[SequenceState]) -> None:
         """Forget every sequence, and those that come too late, whatever state they and their spans
-        are in: whoever calls this tells them the error.
+        are in: the caller hands them the error.
         """
         self._seqs.update((seq.seq_id, seq) for seq in late)
         self.counts.finished[FinishReason.ERROR] += len(self._seqs)

@@ -106,7 +106,7 @@ def check_expected(scope: Scope) -> None:
 
 
 def unread(scope: Scope) -> tuple[str, ...]:
-    """Return the config keys that nobody read; SpecError if one changes the mathematics.
+    """Return the config keys that were not read; SpecError if one changes the mathematics.
 
     To be called when everything is resolved.
     """

@@ -56,8 +56,8 @@ alternatives: a prefix, the storage of experts, a head that is stored although i
 
 ## Accounting for config.json
 
-Every key that a used value mentions counts as read. What nobody read is reported by name, unless it
-is known to be inert or named under `[config] ignore`. These keys are never just reported, because
+Every key that a used value mentions counts as read. The others are reported by name, unless known
+to be inert or named under `[config] ignore`. These keys are never just reported, because
 they change the mathematics; unread, they are an error (unless they have a value in brackets):
 """
 

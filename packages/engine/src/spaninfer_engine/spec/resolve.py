@@ -51,7 +51,7 @@ class TowerNotUsed(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The tree, the config keys that nobody read, and the spec's keys that nobody asked for.
+    """The tree, the config keys that were not read, and the spec's keys that were not used.
 
     `missing` says why a model that also sees or hears has no tower here.
     """

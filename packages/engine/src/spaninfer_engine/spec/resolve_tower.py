@@ -28,7 +28,7 @@ class Reading:
     missing: str = ""
 
     def unread(self) -> tuple[str, ...]:
-        """Return the keys of towers' configs that nobody read."""
+        """Return the keys of towers' configs that were not read."""
         return tuple(f"{within}.{key}" for within, scope in self.own for key in unread(scope))
 
 

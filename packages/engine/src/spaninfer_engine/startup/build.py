@@ -83,12 +83,12 @@ class Progress(Protocol):
     """A callback for the progress of loading."""
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` units of a stage are finished; of one unit, nobody knows how much."""
+        """`done` of `total` units of a stage are finished; of one unit, how much is unknown."""
         ...
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @shortage_named()

@@ -345,7 +345,7 @@ def _spans(
 
 
 def _graphs(asked: EngineConfig, compute: Compute) -> list[Decision]:
-    """Return the row about graphs; none where nobody would look for it."""
+    """Return the row about graphs; none where it would not be looked for."""
     if not compute.backend.has_graphs:
         return []
     if asked.graphs is None:

@@ -1,4 +1,4 @@
-"""A lack of host memory, told as what the caller can change."""
+"""Errors about a lack of host memory that name what the caller can change."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Batch:
     def most_reported(self, sequences: Sequences) -> int:
         """Return how many most likely tokens those slices ask for, at the most.
 
-        A sequence that nobody knows, of a step whose memory is measured, asks for all.
+        A sequence that is not known, of a step whose memory is measured, asks for all.
         """
         slices = np.flatnonzero(self.num_reported).tolist()
         asking = [sequences.by_id.get(self.seq_ids[index]) for index in slices]

@@ -1,4 +1,4 @@
-"""Sampling parameters of one sequence, as devices that sample by themselves are told them."""
+"""Sampling parameters of one sequence, for devices that sample by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences that a runner was told about: their tokens, span tables and sampling parameters.
+"""Sequences that have entered a runner: their tokens, span tables and sampling parameters.
 
 Each sequence has a row; all rows are one array, so that the inputs of a step are gathered with a
 few index operations however many sequences it has.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 class SlotAllocator:
     """Rows by sequence id. There are as many rows as a step has slices, so there is always one.
 
-    A sequence keeps its row while nobody else needs it: one that was preempted may come back.
+    A sequence keeps its row while no other needs it: one that was preempted may come back.
     """
 
     def __init__(self, num_rows: int) -> None:

@@ -65,7 +65,7 @@ def _letter(char: str) -> TrustedText:
 class TrustedMarkup(Markup):
     """Text that Jinja does not escape any more, some of whose characters the template wrote.
 
-    What its methods return is a Markup that nobody wrote.
+    What its methods return is a Markup without an author.
     """
 
     __slots__ = ("_mask",)

@@ -90,8 +90,8 @@ class ChatTemplate:
         `variables` are further ones that a template may know, such as enable_thinking.
         """
         _check_roles(messages)
-        told = {"tools": tools or None, "add_generation_prompt": add_generation_prompt}
-        return self._rendered(messages, {**(variables or {}), **told})
+        flags = {"tools": tools or None, "add_generation_prompt": add_generation_prompt}
+        return self._rendered(messages, {**(variables or {}), **flags})
 
     def render_pair(
         self, query: str, document: str, *, instruction: str = "", add_generation_prompt: bool
@@ -103,8 +103,8 @@ class ChatTemplate:
         """
         given = {"system": instruction, "query": query, "document": document}
         messages = [{"role": role, "content": text} for role, text in given.items()]
-        told = {"tools": None, "add_generation_prompt": add_generation_prompt}
-        return self._rendered(messages[not instruction :], told)
+        flags = {"tools": None, "add_generation_prompt": add_generation_prompt}
+        return self._rendered(messages[not instruction :], flags)
 
     def _rendered(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]

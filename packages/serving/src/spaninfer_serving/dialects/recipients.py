@@ -20,7 +20,7 @@ class Recipients:
     """
 
     def without_calls(self) -> Recipients:
-        """Return the layout of an answer to a request without tools: nobody but all is there."""
+        """Return the layout of an answer to a request without tools: its only recipient is all."""
         return self
 
     def read(self, answer: Answer, _: Thinking | None, __: bool) -> Wait[None]:
@@ -46,4 +46,4 @@ class Recipients:
             yield from read_arguments(answer, name, None, MARK)
             yield from answer.reader.space()
         else:
-            raise Malformed("nobody of this name is there")
+            raise Malformed("there is no recipient of this name")

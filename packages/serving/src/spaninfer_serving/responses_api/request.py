@@ -68,8 +68,8 @@ def chat_of(body: ResponsesRequest, history: Sequence[Message]) -> TranslatedCha
     """Return the chat request that asks for the same, behind the turns of `history`."""
     originals = [OriginalMessage(message, "previous_response_id") for message in history]
     if body.instructions is not None:
-        told = Message(role="system", content=body.instructions)
-        originals.insert(0, OriginalMessage(told, "instructions"))
+        system = Message(role="system", content=body.instructions)
+        originals.insert(0, OriginalMessage(system, "instructions"))
     if isinstance(body.input, str):
         originals.append(OriginalMessage(Message(role="user", content=body.input), "input"))
     else:

@@ -40,7 +40,7 @@ class StoredResponse:
 class ResponseStore:
     """The responses of all accounts, in memory; bounded by number and bytes.
 
-    Nobody sees those of another account. Where there are too many, the account with the most bytes
+    An account sees only its own. Where there are too many, the account with the most bytes
     loses its oldest, and one that takes more than a quarter of all bytes is not kept. A message of
     several conversations is there once, with the media in it. To be used by the tasks of one event
     loop.

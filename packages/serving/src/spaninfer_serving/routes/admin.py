@@ -1,6 +1,6 @@
 """The routes of operators, under the names that vLLM and SGLang have for them.
 
-Each needs an admin key: without --admin-key-file, nobody has one, and all are refused.
+Each needs an admin key: without --admin-key-file there is none, and all are refused.
 """
 
 from __future__ import annotations

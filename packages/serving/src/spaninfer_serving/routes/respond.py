@@ -37,7 +37,7 @@ T = TypeVar("T")
 Recall = Callable[[], Awaitable[tuple[int, Callable[[], TranslatedChat]]]]
 """Waits for what a chat goes on from; returns its bytes, and what makes the chat."""
 
-# nginx's word for a client that went away before the answer; nobody is left to read it
+# nginx's code for a client that left before the answer; it is only logged
 CLIENT_LEFT = 499
 
 # A body up to this size is parsed in place, in about a millisecond. The way to a thread and back,

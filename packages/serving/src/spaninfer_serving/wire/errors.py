@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Messages repeat what the client sent; a megabyte of it helps nobody.
+# Messages repeat what the client sent; a megabyte of it does not help.
 MAX_MESSAGE = 1000
 MAX_PARAM = 200
 

@@ -48,7 +48,7 @@ class VideoPart(_Part):
 
 
 class InputAudio(_Part):
-    """An audio clip in base64; its format is told by its first bytes."""
+    """An audio clip in base64; its format is known by its first bytes."""
 
     data: str
     format: str | None = None

@@ -69,7 +69,7 @@ class _Source(BaseModel):
 
 
 class Base64Source(_Source):
-    """The bytes of an image; its format is told by its first bytes."""
+    """The bytes of an image; its format is known by its first bytes."""
 
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]

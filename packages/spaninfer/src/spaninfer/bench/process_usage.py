@@ -24,7 +24,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far, in seconds; 0 where that is not told."""
+    """Return the CPU time of a process so far, in seconds; 0 where it is not reported."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -34,7 +34,7 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_mib(pid: int, name: str = "VmRSS") -> float | None:
-    """Return what memory a process has, or with "VmHWM" has had; None where that is not told."""
+    """Return what memory a process has, or with "VmHWM" has had; None where it is not reported."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

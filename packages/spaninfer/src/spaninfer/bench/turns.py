@@ -123,10 +123,10 @@ class _Ask:
         )
         said = self.connection.getresponse().read()
         cpu_s, wall_s = process_time() - cpu_s, perf_counter() - begin_s
-        told = json.loads(said)
-        if "usage" not in told:
-            raise ConfigError(f"the server refused a turn: {told['error']['message']}")
-        usage = told["usage"]
+        answer = json.loads(said)
+        if "usage" not in answer:
+            raise ConfigError(f"the server refused a turn: {answer['error']['message']}")
+        usage = answer["usage"]
         cached_len = usage["prompt_tokens_details"]["cached_tokens"]
         return _Turn(1e3 * wall_s, 1e3 * cpu_s, usage["prompt_tokens"], cached_len)
 

@@ -56,7 +56,7 @@ class CpuBackend(Backend):
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""
         if asked.dtype == "bfloat16":
-            return asked.dtype, "requested: what products see of activations"
+            return asked.dtype, "requested: what GEMMs see of activations"
         return only_float32(self, asked)
 
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:

@@ -140,7 +140,7 @@ def merge_heads(_operation: Operation, _pack: Pack) -> Write:
 
 
 def rotate(operation: Operation, _pack: Pack) -> Write:
-    """The first channels of every head turned."""
+    """The first channels of every head rotated."""
     rope, paired = int(operation.number("rope")), operation.constant("style") == "interleaved"
 
     def write(to: Recorder, x: Value) -> Values:

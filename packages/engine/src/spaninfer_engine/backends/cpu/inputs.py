@@ -87,7 +87,7 @@ _Cut: TypeAlias = _Plan | _Selection | _SelectedPlan | _Places | _Runs
 class Inputs:
     """The inputs of a step at fixed addresses: int64 words that hold addresses.
 
-    Kernels are told the address of a word. A step's arrays are copied to memory that stays: finding
+    Kernels get the address of a word. A step's arrays are copied to memory that stays: finding
     an array's address takes 3 µs, and a step of one token has ten of them. Others are kept alive
     until the next step's take over.
     """

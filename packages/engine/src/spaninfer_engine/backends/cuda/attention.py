@@ -213,6 +213,6 @@ def _slopes(heads: int, scoring: Scoring, device: torch.device) -> Tensor:
 
 
 def _is_mla(layout: SpanLayout, scoring: Scoring) -> bool:
-    """Return True for latents whose scores are products of queries and keys alone."""
+    """Return True for latents whose scores are dot products of queries and keys alone."""
     odd = scoring.softcap or scoring.window or scoring.alibi
     return layout.values == layout.keys and not odd

@@ -211,7 +211,7 @@ class CudaDevice:
         """Sample what no graph has sampled; send tokens to the host, and their log-probabilities
         if a sequence asks.
         """
-        at, told, stream = step.in_flight, None, self._ops.stream
+        at, reported, stream = step.in_flight, None, self._ops.stream
         logits, work = at.logits, at.work
         sampled = self._sampler.batch(logits)
         if at.samples_later:
@@ -219,8 +219,8 @@ class CudaDevice:
                 logits, stream, has_penalties=work.penalties > 0, num_typical=work.typical
             )
         if work.logprobs:
-            told = self._sampler.logprobs(logits, sampled, work.logprobs, stream)
-        step.arrive(told, self._sampler.fetch(len(logits)))
+            reported = self._sampler.logprobs(logits, sampled, work.logprobs, stream)
+        step.arrive(reported, self._sampler.fetch(len(logits)))
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
         """Copy rows on the stream of the steps."""

@@ -266,7 +266,7 @@ def write_columns(
 
 
 def _write_padding(columns: Columns, first: int, begin: int, end: int, stop: int) -> None:
-    """Write decodes of nobody in [first, begin) and empty slices in [end, stop)."""
+    """Write padding decodes in [first, begin) and empty slices in [end, stop)."""
     for loc in (columns.query_start_loc, columns.logit_start_loc):
         loc[first:begin] = np.arange(first, begin)
         loc[end + 1 : stop + 1] = loc[end]

@@ -3,9 +3,9 @@
 cuBLAS chooses a kernel by the number of rows. On Hopper the kernels that do not cut K add along it
 in the same order, whatever their tiles are, so that a row comes out the same to the last bit; those
 that cut K do not, and can be forbidden. Some numbers of rows then get a kernel that is ten times
-slower, or one of its own for a single row: those are filled up with rows that nobody reads.
+slower, or one of its own for a single row: those are filled up with rows that are not read.
 
-All of that was found by trying (docs/decisions/0023), and nobody promises it. So each weight's
+All of that was found by trying (docs/decisions/0023), and is promised nowhere. So each weight's
 shape is tried when it first comes, before anything is computed with it.
 """
 
@@ -32,7 +32,7 @@ class InvariantGemm:
     """
 
     def __init__(self) -> None:
-        torch.backends.cuda.preferred_blas_library("cublaslt")  # the other one asks nobody
+        torch.backends.cuda.preferred_blas_library("cublaslt")  # the other one cannot be asked
         matmul = torch.backends.cuda.matmul
         matmul.allow_bf16_reduced_precision_reduction = (False, False)
         matmul.allow_fp16_reduced_precision_reduction = (False, False)
@@ -73,7 +73,7 @@ def _find_min_rows(weight: Tensor, bias: Tensor | None) -> int:
     agreeing = [least for least in _MIN_ROWS if all(rows < least for rows in differing)]
     if not agreeing:
         raise ConfigError(
-            f"batch_invariant was requested, and cuBLAS on this GPU computes rows of a product "
+            f"batch_invariant was requested, and cuBLAS on this GPU computes rows of a GEMM "
             f"with {outputs} x {inputs} weights in other ways among {sorted(differing)} rows than "
             f"among {most}; leave it out"
         )

@@ -267,7 +267,7 @@ class Kernels:
     # ---- heads -----------------------------------------------------------------------------------
 
     def rotate_heads(self, x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
-        """Return x[T H D], its first channels turned by cos[T R/2] and sin[T R/2]."""
+        """Return x[T H D], its first channels rotated by cos[T R/2] and sin[T R/2]."""
         x = dense_rows(x)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         self._rotate(x, out, cos, sin, interleaved)
@@ -311,7 +311,7 @@ class Kernels:
         rotary: append.Rotary | None = None,
         head_norm: append.HeadNorm | None = None,
     ) -> Tensor:
-        """Return the queries [T H D] normed and turned, after doing so to the keys in the spans."""
+        """Return queries [T H D] normed and rotated, after doing so to the keys in the spans."""
         layout = spans.layout
         out = self.empty(heads.rows, heads.query_heads, layout.key_size)
         form = self._append_form(

@@ -42,7 +42,7 @@ class CudaStep:
         self._in_flight: InFlight | None = in_flight  # until tokens are sampled
         self._padding = in_flight.padding
         self.reported: Reported | None = None
-        self._told: Tensor | None = None
+        self._reported: Tensor | None = None
         self._tokens: Tokens | None = None
 
     @property
@@ -51,9 +51,9 @@ class CudaStep:
         assert self._in_flight is not None, "tokens are sampled once"
         return self._in_flight
 
-    def arrive(self, told: Tensor | None, tokens: Tokens) -> None:
+    def arrive(self, reported: Tensor | None, tokens: Tokens) -> None:
         """Take note of what is on its way to the host."""
-        self._told, self._tokens, self._in_flight = told, tokens, None
+        self._reported, self._tokens, self._in_flight = reported, tokens, None
 
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with masks."""
@@ -71,11 +71,11 @@ class CudaStep:
 
     def logprobs(self) -> Logprobs | None:
         """Return log-probabilities of sampled tokens; None where no sequence asked."""
-        if self._told is None:
+        if self._reported is None:
             return None
-        remove, told = self._padding.remove, logprobs_of(self._told.numpy())
-        chosen, top = remove(told.chosen), remove(told.top)
-        return Logprobs(chosen, remove(told.ranks), remove(told.top_ids), top)
+        remove, reported = self._padding.remove, logprobs_of(self._reported.numpy())
+        chosen, top = remove(reported.chosen), remove(reported.top)
+        return Logprobs(chosen, remove(reported.ranks), remove(reported.top_ids), top)
 
     def prompt_logprobs(self) -> Logprobs | None:
         """Return log-probabilities of prompt tokens; None where no sequence asked."""

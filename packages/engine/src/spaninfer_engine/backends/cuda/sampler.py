@@ -41,8 +41,10 @@ class GpuSampler:
         self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
         self._report_records = _report_records().to(memory.device)
         words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
-        self._told = torch.zeros(words, dtype=torch.int32, device=memory.device)
-        self._pinned_told = [torch.empty_like(self._told, device="cpu").pin_memory() for _ in "ab"]
+        self._words = torch.zeros(words, dtype=torch.int32, device=memory.device)
+        self._pinned_words = [
+            torch.empty_like(self._words, device="cpu").pin_memory() for _ in "ab"
+        ]
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
     def sample_tokens(
@@ -82,16 +84,16 @@ class GpuSampler:
         log-probabilities. Those of processed logits need the batch that `sample_tokens` returned.
         """
         count = len(logits)
-        told = self._told[: count * (2 + 2 * MAX_LOGPROBS)]
+        words = self._words[: count * (2 + 2 * MAX_LOGPROBS)]
         self._prepare_for(logits).compute_logprobs(
             batch,
-            _parts_of(told, count, MAX_LOGPROBS),
+            _parts_of(words, count, MAX_LOGPROBS),
             sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
             busy=num_rows,
             stream=stream,
         )
-        self._pinned_told.reverse()
-        return self._pinned_told[0][: len(told)].copy_(told, non_blocking=True)
+        self._pinned_words.reverse()
+        return self._pinned_words[0][: len(words)].copy_(words, non_blocking=True)
 
     def report(
         self, logits: Tensor, rows: Words, token_ids: Words, count: int, stream: int
@@ -104,18 +106,18 @@ class GpuSampler:
         slots[:] = -1
         slots[rows], sampled[rows] = count, token_ids
         on_device = torch.from_numpy(columns).pin_memory().to(logits.device, non_blocking=True)
-        told = torch.empty(len(logits) * (2 + 2 * count), dtype=torch.int32, device=logits.device)
+        words = torch.empty(len(logits) * (2 + 2 * count), dtype=torch.int32, device=logits.device)
         self._prepare_for(logits, count).compute_logprobs(
             sample.SampleBatch(
                 logits, self._report_records, slots=on_device[0], positions=on_device[2]
             ),
-            _parts_of(told, len(logits), count),
+            _parts_of(words, len(logits), count),
             sampled=(on_device[1], on_device[2]),
             busy=len(rows),
             stream=stream,
         )
-        pinned = torch.empty_like(told, device="cpu", pin_memory=True)
-        return Reported(pinned.copy_(told, non_blocking=True), rows, count)
+        pinned = torch.empty_like(words, device="cpu", pin_memory=True)
+        return Reported(pinned.copy_(words, non_blocking=True), rows, count)
 
     def fetch(self, count: int) -> Tokens:
         """Send the newest step's `count` tokens to the host."""
@@ -173,14 +175,14 @@ class Tokens:
 class Reported:
     """Log-probabilities of prompts on their way to the host: of some rows of logits."""
 
-    told: Tensor
+    words: Tensor
     rows: Words
     num_top: int
 
     def logprobs(self) -> Logprobs:
         """Return those of the rows, once they have arrived."""
-        told, rows = logprobs_of(self.told.numpy(), self.num_top), self.rows
-        return Logprobs(told.chosen[rows], told.ranks[rows], told.top_ids[rows], told.top[rows])
+        words, rows = logprobs_of(self.words.numpy(), self.num_top), self.rows
+        return Logprobs(words.chosen[rows], words.ranks[rows], words.top_ids[rows], words.top[rows])
 
 
 def _report_records() -> Tensor:
@@ -190,17 +192,17 @@ def _report_records() -> Tensor:
     return torch.from_numpy(records.view(np.int32))
 
 
-def _parts_of(told: Tensor, count: int, num_top: int) -> sample.Logprobs:
+def _parts_of(words: Tensor, count: int, num_top: int) -> sample.Logprobs:
     """Return where the parts of what `logprobs_of` reads lie."""
-    chosen = told.data_ptr()
+    chosen = words.data_ptr()
     ranks, top_ids = chosen + 4 * count, chosen + 8 * count
     return sample.Logprobs(chosen, ranks, top_ids, top_ids + 4 * count * num_top)
 
 
-def logprobs_of(told: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
+def logprobs_of(words: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
     """Return the words of `GpuSampler.logprobs` as what they mean."""
-    count = len(told) // (2 + 2 * num_top)
-    chosen, ranks, top_ids, top = np.split(told, [count, 2 * count, count * (2 + num_top)])
+    count = len(words) // (2 + 2 * num_top)
+    chosen, ranks, top_ids, top = np.split(words, [count, 2 * count, count * (2 + num_top)])
     shape = (count, num_top)
     return Logprobs(
         chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)

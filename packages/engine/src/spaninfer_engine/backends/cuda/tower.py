@@ -260,8 +260,8 @@ def _attention(ops: CudaTowerOps) -> Claim:
             both = ops.linear(x, **weights)
             heads = both.view(len(both), sum(counts), both.shape[1] // sum(counts))
             cos, sin = step.rotations[rope]
-            turned = heads[:, : counts[0] + counts[1]]
-            ops.kernels.rotate_heads_in_place(turned, cos, sin, interleaved=style == "interleaved")
+            rotated = heads[:, : counts[0] + counts[1]]
+            ops.kernels.rotate_heads_in_place(rotated, cos, sin, interleaved=style == "interleaved")
             arrays = torch.split(heads[..., :size], counts, 1)
             read = ops.attend_ragged(step, *arrays, **constants)
             return read.flatten(1)

@@ -65,10 +65,10 @@ class HostDevice(Resource, Generic[A]):
         self._rotaries, self._sequences = rotaries, setup.sequences
 
     def warm_up(self) -> None:
-        """Compute a step of one token for nobody: what a first step compiles is compiled now.
+        """Compute a warm-up step of one token: what a first step compiles is compiled now.
 
         Steps with media call the same kernels. The token's keys and values are written to the first
-        span, which is nobody's yet.
+        span, which is not in use yet.
         """
         num_groups, span_len = len(self._sequences.tables), self._sequences.span_len
         sequences = Sequences(num_groups, max_len=1, span_len=span_len, num_rows=1)

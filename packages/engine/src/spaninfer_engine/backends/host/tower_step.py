@@ -1,4 +1,4 @@
-"""The steps of towers in which nothing is cut into windows or turned."""
+"""The steps of towers in which nothing is cut into windows or rotated."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def attend_keys(
             oldest = position - position % scoring.window
         hidden |= places < oldest[..., None]
     weights = _softmax(scores.masked_fill(hidden[:, None, None], _HIDDEN), sinks)
-    # What nobody sees may be anything, NaN too.
+    # What is masked may be anything, NaN too.
     value = value.masked_fill(hidden.all(1)[..., None, None], 0.0)
     read = weights.flatten(2, 3) @ value.transpose(1, 2).float()  # [R K H/K*T E]
     by_row = read.view(-1, kv_heads, ratio, rows, value.shape[-1]).permute(0, 3, 1, 2, 4)

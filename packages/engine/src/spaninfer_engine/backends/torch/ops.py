@@ -38,8 +38,8 @@ class TorchOps(TorchTensors):
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Projections of one input become one."""
-        turned = () if self._grid is None else (turned_experts(self),)
-        return (joined_linears(self, 3), joined_linears(self, 2), *turned)
+        experts = () if self._grid is None else (turned_experts(self),)
+        return (joined_linears(self, 3), joined_linears(self, 2), *experts)
 
     def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
         """Every kernel by itself."""
@@ -199,14 +199,14 @@ class TorchOps(TorchTensors):
         """Rotate the first channels, in float32."""
         cos, sin = (part[:, None] for part in step.rotations[rope])
         width = 2 * cos.shape[-1]
-        turned, rest = x[..., :width].float(), x[..., width:]
+        rotated, rest = x[..., :width].float(), x[..., width:]
         if style == "half":
-            a, b = turned.chunk(2, -1)
-            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+            a, b = rotated.chunk(2, -1)
+            rotated = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
         else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-        return torch.cat([turned.to(x.dtype), rest], -1)
+            a, b = rotated[..., 0::2], rotated[..., 1::2]
+            rotated = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        return torch.cat([rotated.to(x.dtype), rest], -1)
 
     def logn(self, step: Step[Tensor], x: Tensor, *, base: int) -> Tensor:
         """Queries beyond `base` positions grow with the logarithm of their position."""

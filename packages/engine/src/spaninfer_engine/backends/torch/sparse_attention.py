@@ -114,12 +114,12 @@ def _ranks(scores: Tensor, places: Tensor) -> Tensor:
     """[R J] int64: numbers in the order of scores[R J], of equal ones the lowest place first.
 
     All differ, so that what `topk` makes of equal numbers does not matter. The bits of a float32
-    are in its order, but for those of negative numbers, which are turned. NaN is as -inf.
+    are in its order, but for those of negative numbers, whose bits are inverted. NaN is as -inf.
     """
     scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     bits = (scores + 0.0).view(torch.int32)  # + 0.0: no zero is negative
-    turned = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (turned.long() << 32) | (_LOW_BITS - places)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.long() << 32) | (_LOW_BITS - places)
 
 
 def _all_positions(newest: Tensor, count: int) -> Tensor:

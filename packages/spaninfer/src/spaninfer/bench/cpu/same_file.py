@@ -109,7 +109,7 @@ class _File:
 
     @property
     def _kind(self) -> Kind:
-        """Which products in registers bound it: bytes, whatever codes are expanded to."""
+        """Which multiply-adds in registers bound it: bytes, whatever codes are expanded to."""
         return "bfloat16" if self.type == "BF16" else "int8"
 
     def _settings(self) -> tuple[Setting, ...]:
@@ -129,9 +129,9 @@ class _File:
         return Llama(library, self.path, threads=threads, requests=MAX_REQUESTS, context=CONTEXT)
 
     def _work(self, workload: str) -> Work:
-        """Return what a token takes: its share of the bytes of a step, and all its products.
+        """Return what a token takes: its share of the bytes of a step, and all its GEMMs.
 
-        The head's products are of a request's last token alone, as those of a prompt show.
+        The head's GEMM is of a request's last token alone, as those of a prompt show.
         """
         parameters = sum(outputs * channels for _, (outputs, channels) in matrices(self.config))
         head = self.config["vocab_size"] * self.config["hidden_size"]

@@ -1,6 +1,6 @@
 """Clients in processes of their own: one interpreter reads 100,000 events a second and no more.
 
-Each process has its part of a workload's clients, and is told by lines when a window begins and
+Each process has its part of a workload's clients, and is sent a line when a window begins and
 ends; it answers with what its clients saw, as JSON.
 """
 
@@ -43,15 +43,15 @@ class Crowd:
         """
         for process in self.processes:
             _tell(process, "end")
-        told = [_answer(process) for process in self.processes]
-        if refused := [each["error"] for each in told if "error" in each]:
+        answers = [_answer(process) for process in self.processes]
+        if refused := [each["error"] for each in answers if "error" in each]:
             raise ConfigError(refused[0])
         whole = Seen(
-            sum(each["answers"] for each in told),
-            sum(each["events"] for each in told),
-            [gap for each in told for gap in each["gaps"]],
+            sum(each["answers"] for each in answers),
+            sum(each["events"] for each in answers),
+            [gap for each in answers for gap in each["gaps"]],
         )
-        return whole, sum(each["cpu_s"] for each in told)
+        return whole, sum(each["cpu_s"] for each in answers)
 
 
 @contextmanager

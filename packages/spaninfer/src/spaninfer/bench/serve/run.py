@@ -61,8 +61,8 @@ def measure_serve(
 
 def _arguments(asked: Mapping[str, Any], api_servers: int) -> list[str]:
     """Return the arguments of a server with these fields of EngineConfig."""
-    told = {**asked, "model": None, "api_server_count": api_servers}
-    return [str(asked["model"]), *as_arguments(told)]
+    options = {**asked, "model": None, "api_server_count": api_servers}
+    return [str(asked["model"]), *as_arguments(options)]
 
 
 def _window(

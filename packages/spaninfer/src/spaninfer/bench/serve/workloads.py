@@ -9,7 +9,7 @@ from typing import Any, Final
 PROMPT: Final = "The quick brown fox jumps"
 SHORT: Final = 4  # tokens of a whole answer
 LONG: Final = 256  # tokens of a stream
-SERVED: Final = 256  # requests in a step of a server, unless told
+SERVED: Final = 256  # requests in a step of a server, by default
 
 
 @dataclass(frozen=True, slots=True)

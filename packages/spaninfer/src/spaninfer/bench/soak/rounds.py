@@ -19,7 +19,7 @@ WAITS: Final[Mapping[str, Callable[[Waits], Sequence[float]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a round: what ordinary clients met, and the CPU time of everybody."""
+    """One phase of a round: what ordinary clients met, and the CPU time of every side."""
 
     seconds: float
     waits: Waits
