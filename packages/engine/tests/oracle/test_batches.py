@@ -36,3 +36,27 @@ def test_requests_in_one_step_do_not_disturb_each_other(
         rows = runner.logits(seq_id)[-NUM_DRAWN:]
         assert deviation(rows, golden.drawn_from) < TOLERANCE
         assert drawn[seq_id] == golden.tokens
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("name", ["qwen3_next", "deepseek_v32"])
+def test_a_prompt_in_two_chunks_beside_decodes_does_not_disturb_them(
+    name: str, backend: str, load: Callable[[str], Case]
+) -> None:
+    case = load(name)
+    lengths = {1: 31, 2: 40, 3: 3}
+    goldens = {i: case.golden(prompt(n, seed=i), 4) for i, n in lengths.items()}
+
+    runner = case.model.on(backend, 2 * case.num_spans)
+    drawn = {1: [runner.prefill(1, goldens[1].prompt, chunk=300)], 2: [], 3: []}
+    for seq_id in (2, 3):
+        runner.enter(seq_id, goldens[seq_id].prompt)
+    runner.step((2, 25, False))
+    parts = [(1, 1, True), (2, 15, True), (3, 3, True)]
+    for _ in range(3):
+        for (seq_id, *_), token in zip(parts, runner.step(*parts).tokens, strict=True):
+            drawn[seq_id].append(token)
+        parts = [(i, 1, True) for i in (1, 2, 3)]
+
+    for seq_id, golden in goldens.items():
+        assert drawn[seq_id] == golden.tokens[: len(drawn[seq_id])]

@@ -90,6 +90,24 @@ def test_a_prompt_and_what_is_drawn_behind_it_are_those_of_the_oracle(
     assert tokens == golden.tokens
 
 
+@pytest.mark.parametrize(
+    ("backend", "chunk"), [("cpu", 1), ("cpu", 7), ("torch", 3), ("torch", 300), ("reference", 23)]
+)
+@pytest.mark.parametrize(
+    ("name", "times"), [("qwen3_next", 2), ("qwen3_5", 2), ("qwen3_5_moe", 2), ("deepseek_v32", 1)]
+)
+def test_a_prompt_in_chunks_gives_logits_where_states_are_kept_or_keys_selected(
+    name: str, times: int, backend: str, chunk: int, load: Load
+) -> None:
+    case = load(name)
+    golden = case.golden()
+
+    runner = case.model.on(backend, case.num_spans)
+    runner.prefill(1, golden.prompt, chunk=chunk)
+
+    assert deviation(runner.logits(1), golden.logits) < times * TOLERANCE
+
+
 @pytest.mark.parametrize("name", ["llama3 rope", "gemma3", "deepseek_v3", "phi3 longrope", "bloom"])
 def test_the_reference_gives_logits_of_the_oracle(name: str, load: Load) -> None:
     case = load(name)
