@@ -9,7 +9,7 @@ from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head
 from spaninfer_engine.spec.pooled import as_encoder
-from spaninfer_engine.spec.pooling_nodes import LogitScore, Pool
+from spaninfer_engine.spec.pooling_nodes import HeadLayer, LogitScore, Pool
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
@@ -197,9 +197,12 @@ def test_of_a_rerankers_head_two_rows_take_memory():
     table, head = (Weight(name, (1000, 1 << 20)) for name in ("embedding", "head"))
     encoder = as_encoder(replace(decoder(), embedding=Embedding(table)), Pool(("last",), False))
     reranker = replace(encoder, head=(LogitScore(Linear(head), 1, 2),))
+    classifier = replace(encoder, head=(HeadLayer(Linear(head)),))
     compute = decide_compute(asked(), "float32", BARE)
 
     refuse_oversized(asked(), compute, reranker, 2**20, StoredWeights())
+    with pytest.raises(ConfigError, match="parameters take 3.9 GiB"):
+        refuse_oversized(asked(), compute, classifier, 2**20, StoredWeights())
 
 
 def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_they_are_mapped():

@@ -154,7 +154,8 @@ def test_whatever_a_tokenizer_file_holds_nothing_but_an_error_of_ours_comes_of_i
         (tmp_path / file).write_bytes(content)
         with suppress(EngineError):
             tokenizer = open_tokenizer(path)
-            tokenizer.decode(tokenizer.encode("a </s> b", parse_special=True))
+            ids = tokenizer.encode("a </s> b", parse_special=True)
+            assert isinstance(tokenizer.decode(ids), str)
 
 
 @pytest.mark.parametrize("value", [*NO_TEXT[:-1], *NO_FLAG, *NO_TOKEN])
@@ -164,4 +165,6 @@ def test_settings_drawn_at_random_are_used_or_refused(tmp_path, kind, value):
     for key in (*NAMED, "added_tokens_decoder", "added_tokens", "legacy"):
         write_json(tmp_path / CONFIG, {"tokenizer_class": "GPT2Tokenizer"} | {key: value})
         with suppress(EngineError):
-            open_tokenizer(path).encode("a </s> b", parse_special=True)
+            tokenizer = open_tokenizer(path)
+            ids = tokenizer.encode("a </s> b", parse_special=True)
+            assert isinstance(tokenizer.decode(ids), str)
