@@ -61,8 +61,22 @@ def count(commit: str) -> dict[str, object]:
         "functions_over_6_parameters": sum(num_parameters(n) > MAX_PARAMETERS for n in functions),
         "asks_backend_by_name": sum(len(BACKEND.findall(text)) for text in python.values()),
         "words_by_number": sum(len(WORD.findall(text)) for text in python.values()),
+        "engine_modules_entered": {
+            package: len(set(engine_modules(python, f"packages/{package}/")))
+            for package in ("serving", "spaninfer")
+        },
         "splatted_tuples": sum(num_splatted(n) for n in nodes if isinstance(n, ast.Call)),
     }
+
+
+def engine_modules(python: dict[str, str], folder: str) -> Iterator[str]:
+    """Yield the modules of the engine, but for its root, that a package's files import from."""
+    for path, text in python.items():
+        if path.startswith(folder):
+            for node in ast.walk(ast.parse(text)):
+                module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+                if module.startswith("spaninfer_engine."):
+                    yield module
 
 
 def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
