@@ -8,8 +8,9 @@ import pytest
 from spaninfer_engine import Output
 from spaninfer_engine.handle import merge
 from spaninfer_engine.request import FinishReason, TokenLogprob, Usage
+from spaninfer_serving.chunks import chat_chunks, completion_chunks
 from spaninfer_serving.messages_api.answer import message_events
-from spaninfer_serving.responses import Prompt, ResponseMeta, chat_chunks, completion_chunks
+from spaninfer_serving.responses import Prompt, ResponseMeta
 from spaninfer_serving.responses_api.answer import finished, items_of, response_events
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.messages import MessageObject, MessageUsage

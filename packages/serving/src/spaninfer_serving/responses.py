@@ -1,12 +1,11 @@
-"""The engine's outputs as OpenAI responses: whole, or chunk by chunk."""
+"""The engine's outputs as whole OpenAI responses; chunks.py has those that stream."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -15,7 +14,7 @@ from spaninfer_engine import FinishReason, Output, TokenLogprob
 from spaninfer_engine import Usage as EngineUsage
 from spaninfer_engine.serving import each_token
 
-from spaninfer_serving.chat_answer import ChatAnswer, delta_of, message_of
+from spaninfer_serving.chat_answer import ChatAnswer, message_of
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.translate import (
@@ -27,10 +26,7 @@ from spaninfer_serving.translate import (
 )
 from spaninfer_serving.wire.chat import (
     ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
     ChatResponse,
-    Delta,
 )
 from spaninfer_serving.wire.completions import (
     CompletionChoice,
@@ -38,7 +34,6 @@ from spaninfer_serving.wire.completions import (
     CompletionResponse,
 )
 from spaninfer_serving.wire.pieces import (
-    TextEvents,
     answer_in_pieces,
     chat_pieces,
     completion_pieces,
@@ -116,17 +111,6 @@ def checked(output: Output) -> Output:
     return output
 
 
-def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:
-    """Return the texts of tokens about which there is nothing else to say, and the rest, if any:
-    the end of a choice, with its last token.
-    """
-    texts = output.texts or (output.text,)
-    if output.finish_reason is None:
-        return texts, None
-    last = replace(output, token_ids=output.token_ids[-1:], text=texts[-1], texts=())
-    return texts[:-1], last
-
-
 async def token_by_token(output: Output) -> AsyncIterator[Output]:
     """Yield an output token by token, as `checked`; other tasks have turns in between."""
     for number, token in enumerate(each_token(checked(output)), start=1):
@@ -135,7 +119,8 @@ async def token_by_token(output: Output) -> AsyncIterator[Output]:
             await asyncio.sleep(0)
 
 
-def _usage(output: Output) -> EngineUsage:
+def usage_at_end(output: Output) -> EngineUsage:
+    """Return the usage of a choice from its last output."""
     assert output.usage is not None, "a finished output carries its usage"
     return output.usage
 
@@ -146,7 +131,7 @@ async def _collect(
     collected = [_Choice() for _ in range(choices)]
     async for index, output in outputs:
         collected[index].take(checked(output))
-    usages = {i: _usage(choice.end) for i, choice in enumerate(collected)}
+    usages = {i: usage_at_end(choice.end) for i, choice in enumerate(collected)}
     return collected, usages
 
 
@@ -200,72 +185,8 @@ def _chat_choice(
     )
 
 
-async def chat_chunks(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    choices: int,
-    prompt_len: int,
-    logprobs: bool,
-    form: AnswerFormat | None,
-) -> AsyncGenerator[ChatChunk | list[bytes], None]:
-    """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
-
-    def chunk(parts: list[ChatChunkChoice]) -> ChatChunk:
-        return ChatChunk(
-            id=meta.id,
-            object="chat.completion.chunk",
-            created=meta.created,
-            model=meta.model,
-            choices=parts,
-            system_fingerprint=meta.fingerprint,
-        )
-
-    for index in range(choices):
-        role = Delta(role="assistant", content="")
-        yield chunk([ChatChunkChoice(index=index, delta=role, finish_reason=None)])
-
-    def text_chunk(index: int, text: str) -> ChatChunk:
-        part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
-        return chunk([part])
-
-    is_plain = form is None and not (logprobs or meta.token_ids)
-    events: dict[int, TextEvents] = {}
-    usages: dict[int, EngineUsage] = {}
-    answers = [ChatAnswer(form) for _ in range(choices)]
-    async for index, news in outputs:
-        rest: Output | None = news
-        if is_plain:
-            texts, rest = _texts_and_end(checked(news))
-            if said := [text for text in texts if text]:
-                if index not in events:
-                    events[index] = TextEvents(partial(text_chunk, index))
-                yield events[index].json(said)
-        if rest is None:
-            continue
-        async for output in token_by_token(rest):
-            delta = delta_of(answers[index].push(output))
-            ended = answers[index].finish_reason(output.finish_reason)
-            if ended is not None:
-                usages[index] = _usage(output)
-            if not (ended or delta.model_fields_set or output.logprobs or meta.token_ids):
-                continue
-            part = ChatChunkChoice(index=index, delta=delta, finish_reason=ended)
-            if logprobs:
-                part.logprobs = chat_logprobs(output.logprobs, words)
-            if output.matched is not None:
-                part.stop_reason = output.matched
-            if meta.token_ids:
-                part.token_ids = list(output.token_ids)
-            yield chunk([part])
-    if meta.include_usage:
-        last = chunk([])
-        last.usage = usage_of([prompt_len], usages, meta.media_tokens)
-        yield last
-
-
-def _completion(meta: ResponseMeta, parts: list[CompletionChoice]) -> CompletionResponse:
+def completion_with(meta: ResponseMeta, parts: list[CompletionChoice]) -> CompletionResponse:
+    """Return a text completion, or a chunk of one, with these choices."""
     return CompletionResponse(
         id=meta.id,
         object="text_completion",
@@ -303,9 +224,9 @@ async def completion_response(
             part.prompt_token_ids = list(prompt.ids)
         parts.append(part)
         first = collected[index - index % choices]  # computes the prompt, for the others too
-        shown = _echoed(prompt, first.prompt_logprobs) if echo else ()
+        shown = echoed(prompt, first.prompt_logprobs) if echo else ()
         said.append(completion_pieces(_wire_parts(chain(shown, choice.logprobs), words)))
-    response = _completion(meta, [] if logprobs else parts)
+    response = completion_with(meta, [] if logprobs else parts)
     response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
     return answer_in_pieces(response, zip(parts, said, strict=True)) if logprobs else response
 
@@ -320,81 +241,7 @@ def _wire_parts(
         yield part
 
 
-async def completion_chunks(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    prompts: Sequence[Prompt],
-    choices: int,
-    echo: bool,
-    logprobs: bool,
-) -> AsyncGenerator[CompletionResponse | list[bytes], None]:
-    """Yield a text completion as it grows, then the usage."""
-    usages: dict[int, EngineUsage] = {}
-    started: set[int] = set()
-    # By prompt: its first choice computes it, and speaks before the others do.
-    of_prompts: list[Sequence[TokenLogprob]] = [()] * len(prompts)
-    offsets = [0] * (choices * len(prompts))
-
-    def text_chunk(index: int, text: str) -> CompletionResponse:
-        return _completion(meta, [CompletionChoice(index=index, text=text, finish_reason=None)])
-
-    is_plain = not (logprobs or meta.token_ids)
-    events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
-    async for index, news in outputs:
-        number = index // choices
-        prompt = prompts[number]
-        rest: Output | None = news
-        if is_plain:
-            texts, rest = _texts_and_end(checked(news))
-            if texts:
-                if index not in events:
-                    events[index] = TextEvents(partial(text_chunk, index))
-                if echo and index not in started:
-                    texts = (prompt.text + texts[0], *texts[1:])
-                started.add(index)
-                yield events[index].json(texts)
-        if rest is None:
-            continue
-        async for output in token_by_token(rest):
-            ended = finish_reason(output.finish_reason)
-            if ended is not None:
-                usages[index] = _usage(output)
-            of_prompts[number] = of_prompts[number] or output.prompt_logprobs
-            first = echo and index not in started
-            started.add(index)
-            shown = _echoed(prompt, of_prompts[number]) if first and logprobs else ()
-            pieces = in_pieces(chain(shown, output.logprobs))
-            last_piece = next(pieces)
-            for piece in pieces:
-                said, offsets[index] = await asyncio.to_thread(
-                    completion_logprobs, last_piece, words, offsets[index]
-                )
-                early = CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
-                yield _completion(meta, [early])
-                last_piece = piece
-            part = CompletionChoice(
-                index=index,
-                text=(prompt.text if first else "") + output.text,
-                finish_reason=ended,
-            )
-            if logprobs:
-                part.logprobs, offsets[index] = completion_logprobs(
-                    last_piece, words, offsets[index]
-                )
-            if output.matched is not None:
-                part.stop_reason = output.matched
-            if meta.token_ids:
-                part.token_ids = list(output.token_ids)
-            yield _completion(meta, [part])
-    if meta.include_usage:
-        last = _completion(meta, [])
-        last.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
-        yield last
-
-
-def _echoed(prompt: Prompt, entries: Iterable[TokenLogprob]) -> Iterator[TokenLogprob | int]:
+def echoed(prompt: Prompt, entries: Iterable[TokenLogprob]) -> Iterator[TokenLogprob | int]:
     """Return an echoed prompt's entries; in front of its first token there is nothing."""
     return chain(prompt.ids[:1], entries)
 

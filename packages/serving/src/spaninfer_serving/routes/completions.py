@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from spaninfer_serving.chunks import completion_chunks
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.responses import completion_chunks, completion_response, without_answers
+from spaninfer_serving.responses import completion_response, without_answers
 from spaninfer_serving.routes.respond import read, started, streamed, whole
 from spaninfer_serving.service import service_of
 from spaninfer_serving.stream import DataEvents
