@@ -10,9 +10,9 @@ from spaninfer_engine.schedule.policy import (
     EVERY,
     FEW_TILES,
     LEVEL_S,
-    LONE_PROMPTS,
     LONG_EVERY,
     MANY_DECODES,
+    SELDOM,
     plan_step,
     sort_key,
 )
@@ -275,8 +275,8 @@ TURNS = {
     ),
     "many short prompts, beside more of another client": (
         [
-            prompt(1, 0, 5, client="ann"),
-            prompt(2, 0, 6, client="ann"),
+            prompt(1, 0, 2, client="ann"),
+            prompt(2, 0, 9, client="ann"),
             prompt(3, 0, 12, client="bob"),
         ],
         [1, 2],
@@ -305,24 +305,51 @@ def test_long_requests_leave_steps_to_the_short_ones_of_other_clients(case):
 
 
 @pytest.mark.parametrize(
-    ("pending", "is_shared", "computed"),
+    ("had", "every"),
     [
-        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 4),
-        ([answered(1, 9, "ann"), prompt(2, 0, 4000, client="bob")], False, MIXED // 2),
-        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], False, MIXED),
-        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], True, MIXED // 2),
-        ([prompt(1, 0, 4000, client="ann")], False, 4000),
-        ([prompt(1, 0, 4000, client="ann")], True, LONE_PROMPTS * 8),
+        ({}, LONG_EVERY),
+        ({"ann": 100, "bob": 25}, LONG_EVERY),
+        ({"ann": 100, "bob": 26}, SELDOM),
+        ({"bob": 1}, SELDOM),
+        ({"ann": 100, "bob": 26, "cid": 104}, LONG_EVERY),
+    ],
+)
+def test_long_requests_of_who_has_had_more_lately_take_part_more_seldom(had, every):
+    pending = [answered(1, 3, "ann"), answered(2, 99, "bob"), answered(3, 3, "cid")]
+
+    def steps_of(seq_id):
+        steps = (
+            plan_step(pending, tuning(64, short=8), number=number, had=had)[1]
+            for number in range(2 * SELDOM)
+        )
+        return sum(seq_id in [item.seq_id for item in chosen] for chosen in steps)
+
+    assert [steps_of(each) for each in (1, 2, 3)] == [2 * SELDOM, 2 * SELDOM // every, 2 * SELDOM]
+
+
+@pytest.mark.parametrize(
+    ("pending", "had", "computed"),
+    [
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="bob")], {}, MIXED // 4),
+        ([answered(1, 9, "ann"), prompt(2, 0, 4000, client="bob")], {}, MIXED // 2),
+        ([answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")], {}, MIXED),
+        (
+            [answered(1, 3, "ann"), prompt(2, 0, 4000, client="ann")],
+            {"ann": 1, "bob": 1},
+            MIXED // 2,
+        ),
+        ([prompt(1, 0, 4000, client="ann")], {}, 4000),
+        ([prompt(1, 0, 4000, client="ann")], {"ann": 1, "bob": 1}, 8),
         (
             [prompt(1, 0, 4000, client="ann"), prompt(2, 0, 9, client="bob")],
-            False,
-            LONE_PROMPTS * 8,
+            {},
+            8,
         ),
     ],
 )
-def test_where_clients_share_the_engine_prompts_come_in_smaller_parts(pending, is_shared, computed):
+def test_where_clients_share_the_engine_prompts_come_in_smaller_parts(pending, had, computed):
     def tokens_of_prompts(**options):
-        slices, _ = plan_step(pending, tuning(8192, **options), is_shared=is_shared)
+        slices, _ = plan_step(pending, tuning(8192, **options), had=had)
         return sum(part.num_tokens for part in slices if part.seq_id != 1 or part.num_tokens > 1)
 
     assert tokens_of_prompts(short=8) == computed

@@ -8,7 +8,8 @@ from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.plan import StepResult
 from spaninfer_engine.request import FinishReason, Placement, SamplingParams
-from spaninfer_engine.schedule.policy import LEVEL_S, SHARED_S
+from spaninfer_engine.schedule.policy import LEVEL_S, LONG_EVERY, SELDOM
+from spaninfer_engine.schedule.shares import PERIOD_S
 
 PROMPT = list(range(10))
 
@@ -117,7 +118,7 @@ def test_a_burst_takes_no_place_from_a_request_whose_turn_comes_before():
 def test_behind_anothers_request_a_lone_prompt_comes_in_parts_for_a_while():
     bench = Bench(num_spans=(400,), step_tokens=40, short_tokens=4)
     parts = []
-    for client, seconds_later in (("one", 0.0), ("other", 0.5), ("other", 2 * SHARED_S)):
+    for client, seconds_later in (("one", 0.0), ("other", 0.5), ("other", 3 * PERIOD_S)):
         bench.now += seconds_later
         number = 1 + len(parts)
         placement = Placement(client=client)
@@ -126,7 +127,20 @@ def test_behind_anothers_request_a_lone_prompt_comes_in_parts_for_a_while():
         steps = (part for plan in bench.runner.steps for part in plan.slices)
         parts.append([part.num_tokens for part in steps if part.seq_id == number])
 
-    assert parts == [[30], [8, 22], [30]]  # a step takes a second here
+    assert parts == [[30], [4, 4, 22], [30]]  # a step takes a second here
+
+
+def test_a_long_answer_of_who_has_had_more_waits_longer_for_short_ones():
+    bench = Bench(num_spans=(400,), short_tokens=4)
+    greedy, brief = Placement(client="greedy"), Placement(client="brief")
+    bench.add(request(1, PROMPT[:2], sampling=upto(100), placement=greedy))
+    for _ in range(5 * LONG_EVERY):
+        bench.step()
+    bench.add(request(2, PROMPT[:3], sampling=upto(3), placement=brief))
+    bench.step()
+
+    assert len(bench.runner.steps) % SELDOM != 0
+    assert [part.seq_id for part in bench.runner.steps[-1].slices] == [2]
 
 
 def test_a_long_prompt_of_one_client_does_not_keep_anothers_waiting():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, takewhile
 from sys import maxsize
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
@@ -39,13 +40,13 @@ PAUSE_EVERY = 2
 # On a CPU each row of a step costs about as much as the one before: a step of the bundled model
 # takes 1.9 ms, 0.78 more for each decode and 0.26 for each token of a prompt (two cores of an EPYC,
 # 2026-11-23). So beside short requests of others, a client's long answers, and many tokens of its
-# prompts, take part in every fourth step. Under attack, steps with 33 to 64 tokens of prompts were
-# 36 % of all time and took 25 ms; so where clients share the engine, prompts come in smaller parts.
+# prompts, take part in every fourth step, and in one of 16 if the client has had more lately than a
+# quarter of the tokens that those others had. Under attack, every fourth was half of all time in
+# which ordinary requests ran, though attackers had the third besides in which none did. Steps with
+# 33 to 64 tokens of prompts were 36 % of all time and took 25 ms; so where clients share the
+# engine, prompts come in smaller parts.
 LONG_EVERY = 4
-LONE_PROMPTS = 2  # times `short_tokens`: a step of 128 takes 38 ms, one of 512 took 160
-
-# Requests of several clients share the engine for so long after they have begun one behind another.
-SHARED_S = 1.0
+SELDOM = 16
 
 # Towers see media between two steps, and every decode waits: so one step in two at the most.
 ENCODE_EVERY = 2
@@ -111,8 +112,8 @@ def plan_step(
     tuning: Tuning,
     *,
     may_pause: bool = True,
-    is_shared: bool = False,
     number: int = 0,
+    had: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[list[Slice], list[P]]:
     """Give every decode its token, then spend what is left on prefills, both in the given order;
     of prefills of several clients, one has no more than half.
@@ -126,23 +127,25 @@ def plan_step(
     sample their next token in these, every `PAUSE_EVERY`th step by `number` computes them alone. No
     decode waits for two such steps in a row, nor for prompts so long that few requests begin.
 
-    Where several clients have requests, or had some lately (`is_shared`), and `short_tokens` says
-    so, steps are short: prefills get half as much beside decodes, and `LONE_PROMPTS` times
-    `short_tokens` alone. While a request of another client is short, long ones take part in every
+    Where several clients have requests, or `had` tokens computed lately, and `short_tokens` says
+    so, steps are short: prefills get half as much beside decodes, `short_tokens` alone, and as few
+    logits of prompts. While a request of another client is short, long ones take part in every
     `LONG_EVERY`th step by `number` alone: answers of `short_tokens` and more, and the prompts of a
     client that have more left together, unless those of all others have still more. In that step
-    prefills get half as much again.
+    prefills get half as much again. Where one of their clients `had` more than one `LONG_EVERY`th
+    of the tokens of one with short requests, it is every `SELDOM`th.
     """
     everybody = list(pending)
     if not tuning.short_tokens:
         return _plan_step(everybody, tuning, may_pause=may_pause, number=number)
-    are_several = len({item.client for item in everybody}) > 1
-    if is_shared or are_several:
+    clients = {item.client for item in everybody}
+    are_several = len(clients) > 1
+    if are_several or not clients.issuperset(had):
         tuning = _among_clients(tuning)
     some = everybody
     if are_several:
         some = _in_turn(everybody, tuning.short_tokens)
-        if number % LONG_EVERY == 0 and some is not everybody:
+        if some is not everybody and number % _long_every(everybody, some, had) == 0:
             some, tuning = everybody, _among_clients(tuning)
     found = _plan_step(some, tuning, may_pause=may_pause, number=number)
     if found[0] or some is everybody:
@@ -157,7 +160,8 @@ def _among_clients(tuning: Tuning) -> Tuning:
     return replace(
         tuning,
         mixed_prompt_tokens=max(tuning.mixed_prompt_tokens // 2, 1),
-        lone_prompt_tokens=LONE_PROMPTS * tuning.short_tokens,
+        lone_prompt_tokens=tuning.short_tokens,
+        prompt_logits=min(tuning.prompt_logits, tuning.short_tokens),
     )
 
 
@@ -216,6 +220,15 @@ def _in_turn(pending: list[P], short_tokens: int) -> list[P]:
     short = {item.client for item in pending if is_short(item)}
     some = [item for item in pending if short <= {item.client} or is_short(item)]
     return pending if len(some) == len(pending) else some
+
+
+def _long_every(everybody: list[P], some: list[P], had: Mapping[str, int]) -> int:
+    """Return in how many steps those take part once who are not among `some`."""
+    short = {item.client for item in some}
+    most = max(had.get(client, 0) for client in short)
+    long = {item.client for item in everybody} - short
+    has_more = any(had.get(client, 0) * LONG_EVERY > most for client in long)
+    return SELDOM if has_more else LONG_EVERY
 
 
 def num_encodings(

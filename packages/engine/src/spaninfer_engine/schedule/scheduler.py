@@ -31,8 +31,9 @@ from spaninfer_engine.schedule.kv_cache_manager import (
     OpenDisk,
 )
 from spaninfer_engine.schedule.media import MediaScheduler
-from spaninfer_engine.schedule.policy import SHARED_S, plan_step
+from spaninfer_engine.schedule.policy import plan_step
 from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
+from spaninfer_engine.schedule.shares import Shares
 
 _ORDER = attrgetter("order")
 _STOP = Slice._fields.index("stop")  # by number, reading it takes half as long
@@ -63,8 +64,7 @@ class Scheduler:
         self._deadlines = Deadlines(self._seqs)
         self._finished: list[int] = []  # sequence ids that the runner may forget
         self._number = 0  # of the newest plan
-        self._last_client: str | None = None  # whose request began last
-        self._shared_until = 0.0  # requests of several clients have begun lately
+        self._shares = Shares()
         self._num_seeing = 0  # sequences with media that have not ended
         self._new_tokens: list[NewToken] = []
         self._ended: list[Ended] = []
@@ -274,9 +274,6 @@ class Scheduler:
 
     def _run(self, seq: SequenceState, now: float) -> None:
         insort(self._running, seq, key=_ORDER)
-        if self._last_client not in (None, seq.client):
-            self._shared_until = now + SHARED_S
-        self._last_client = seq.client
         if seq.scheduled_s is None:
             seq.scheduled_s = now
             seq.cached_len = seq.num_scheduled
@@ -306,10 +303,12 @@ class Scheduler:
                 limits.tuning,
                 # Who waits takes the place of the next that ends: no step has empty places then.
                 may_pause=are_places_left and len(self._waiting) == num_waiting,
-                is_shared=now < self._shared_until,
                 number=self._number,
+                had=self._shares.had,
             )
             if self._reserve(slices, seqs, stalled):
+                if limits.tuning.short_tokens:
+                    self._shares.add_step(slices, seqs, now)
                 return slices, seqs
 
     def _reserve(

@@ -19,7 +19,7 @@ from spaninfer_serving.api_server.messages import Configure, Ready, from_engine
 from spaninfer_serving.api_server.records import typed, typed_config
 from spaninfer_serving.api_server.remote import RemoteClient
 from spaninfer_serving.figures import Figures
-from spaninfer_serving.server import Server
+from spaninfer_serving.server import SWITCH_S, Server
 from spaninfer_serving.settings import Settings
 
 
@@ -45,6 +45,7 @@ class ApiServer(Server):
 
 def main(listener_fd: int, link_fd: int, figures_fd: int) -> None:
     """Answer requests until the engine's process says so, or is gone."""
+    sys.setswitchinterval(SWITCH_S)  # threads parse here
     end = socket.socket(fileno=link_fd)
     asked = from_engine.decode(receive_frame(end))
     assert isinstance(asked, Configure), "it comes first"
