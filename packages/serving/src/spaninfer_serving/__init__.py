@@ -4,13 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spaninfer_serving.api_server.processes import api_server_processes
     from spaninfer_serving.app import create_app
     from spaninfer_serving.server import bind, serve
     from spaninfer_serving.settings import Settings
 
-__all__ = ["Settings", "bind", "create_app", "serve"]
+__all__ = ["Settings", "api_server_processes", "bind", "create_app", "serve"]
 
-_HOMES = {"Settings": "settings", "bind": "server", "create_app": "app", "serve": "server"}
+_HOMES = {
+    "Settings": "settings",
+    "api_server_processes": "api_server.processes",
+    "bind": "server",
+    "create_app": "app",
+    "serve": "server",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -28,6 +29,9 @@ from spaninfer_serving.protocol import BoundedProtocol
 from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.tls import tls_context
+
+if TYPE_CHECKING:
+    from spaninfer_serving.api_server.processes import ApiServerProcesses
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +58,13 @@ def serve(
     settings: Settings,
     ready: Callable[[str], None],
     listener: socket.socket | None = None,
+    processes: ApiServerProcesses | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; calls `ready` with the base URL once requests are answered.
 
     After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
     and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
-    if that was asked before.
+    and `processes` what `api_server_processes` did, if these were called before.
 
     Raises ConfigError where the address cannot be bound.
     """
@@ -75,7 +80,7 @@ def serve(
     if settings.api_servers:
         from spaninfer_serving.api_server.hub import ApiServers  # API servers import this module
 
-        ApiServers(engine, settings, listener).run(lambda: ready(url))
+        ApiServers(engine, settings, listener, processes).run(lambda: ready(url))
     else:
         Server(engine, settings, lambda: ready(url)).run(sockets=[listener])
 

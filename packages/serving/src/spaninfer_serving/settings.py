@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -98,6 +99,8 @@ class Settings:
                 f"--api-server-count is {self.api_servers}; allowed is 0 (the engine's process "
                 f"answers requests itself) to {MAX_API_SERVERS}"
             )
+        if self.api_servers and sys.platform == "win32":
+            raise ConfigError("--api-server-count needs a POSIX system; leave it out")
         for name in ("media_workers", "max_media"):
             if getattr(self, name) < 1:
                 option = name.replace("_", "-")

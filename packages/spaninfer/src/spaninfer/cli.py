@@ -136,16 +136,23 @@ def serve(
             spec=spec,
             chat_template=chat_template,
         )
-        from spaninfer_serving import bind  # FastAPI with it: as much as all other commands take
+        if threads is not None:
+            keep_to(threads)  # before the first process is started
+        # FastAPI with it: as much as all other commands take
+        from spaninfer_serving import api_server_processes, bind
         from spaninfer_serving import serve as serve_until_signal
 
-        with bind(settings) as listener, _ended(Engine(_loaded(config, threads))) as engine:
+        with (
+            bind(settings) as listener,
+            api_server_processes(settings, listener) as processes,
+            _ended(Engine(_loaded(config, None))) as engine,
+        ):
             resolved = engine.resolved
             show.decisions(resolved)
             show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
             show.note(described_processes(settings.api_servers))
             ready = partial(show.addresses, engine=engine, settings=settings)
-            serve_until_signal(engine, settings, ready, listener)
+            serve_until_signal(engine, settings, ready, listener, processes)
 
 
 @contextmanager

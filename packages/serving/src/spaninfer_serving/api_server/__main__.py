@@ -47,7 +47,10 @@ def main(listener_fd: int, link_fd: int, figures_fd: int) -> None:
     """Answer requests until the engine's process says so, or is gone."""
     sys.setswitchinterval(SWITCH_S)  # threads parse here
     end = socket.socket(fileno=link_fd)
-    asked = from_engine.decode(receive_frame(end))
+    try:
+        asked = from_engine.decode(receive_frame(end))
+    except (EOFError, ConnectionResetError):
+        return  # there was no engine after all
     assert isinstance(asked, Configure), "it comes first"
     settings = typed(asked.settings, Settings)
     access_log.set_up(settings)

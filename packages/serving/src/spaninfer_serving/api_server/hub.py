@@ -7,19 +7,18 @@ import logging
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
 from spaninfer_engine import ConfigError, Engine, EngineConfig
 
 from spaninfer_serving.api_server.messages import Configure, Drain, Gate, LogFrom
+from spaninfer_serving.api_server.processes import ApiServerProcesses
 from spaninfer_serving.api_server.records import (
     plain,
     plain_array,
@@ -32,7 +31,6 @@ from spaninfer_serving.api_server.seat import Operations, Seat
 from spaninfer_serving.engine_client import set_log_level
 from spaninfer_serving.engine_control import EngineControl
 from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.figures import bytes_for
 from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.text_batcher import TextBatcher
@@ -47,11 +45,20 @@ KILL_AFTER_S = 5.0  # behind the time to drain
 class ApiServers:
     """The API servers of one engine, from their start to their end."""
 
-    def __init__(self, engine: Engine, settings: Settings, listener: socket.socket) -> None:
-        """Take a listener that listens; raises ConfigError for what API servers cannot do."""
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        listener: socket.socket,
+        processes: ApiServerProcesses | None = None,
+    ) -> None:
+        """Take a listener that listens, and processes that were started before, if any were.
+
+        Raises ConfigError for what API servers cannot do.
+        """
         config = engine.config
-        if config is None or sys.platform == "win32":
-            raise ConfigError("--api-server-count needs a POSIX system, and a model of a folder")
+        if config is None:
+            raise ConfigError("--api-server-count needs a model of a folder")
         self._config: EngineConfig = config
         self._engine, self._settings, self._listener = engine, settings, listener
         self._control = EngineControl.new(engine, settings)
@@ -60,7 +67,7 @@ class ApiServers:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._is_draining = self._has_started = self._has_lost_one = False
         self._changed = asyncio.Event()
-        self._figures: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `run`
+        self._started = processes or ApiServerProcesses(settings, listener)  # closed by `run`
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until SIGINT or SIGTERM, or `drain`; calls `ready` when all of them answer."""
@@ -68,7 +75,6 @@ class ApiServers:
 
     async def _run(self, ready: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._figures.truncate(bytes_for(self._settings.api_servers))
         self._control.gate.changed = self._tell_gate
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -86,7 +92,7 @@ class ApiServers:
             for process in self._processes.values():
                 process.kill()
             self._listener.close()
-            self._figures.close()
+            self._started.close()
 
     def drain(self) -> None:
         """Have all API servers end: when they have answered, and at once the second time."""
@@ -155,18 +161,10 @@ class ApiServers:
 
     async def _run_one(self, row: int) -> None:
         """Run one process to its end."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            files = (self._listener.fileno(), theirs.fileno(), self._figures.fileno())
-            process = subprocess.Popen(
-                [sys.executable, "-m", "spaninfer_serving.api_server", *map(str, files)],
-                pass_fds=files,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process alone
-            )
+        process, end = self._started.take()
         self._processes[row] = process
         over = asyncio.Event()
-        seat = self._seats[row] = Seat(self._control, self._operations(), ours, over.set)
+        seat = self._seats[row] = Seat(self._control, self._operations(), end, over.set)
         seat.link.open()
         seat.link.send(self._configuration(row))
         self._tell_gate()

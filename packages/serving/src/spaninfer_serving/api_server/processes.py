@@ -1,0 +1,72 @@
+"""The processes of API servers, which import what they need while a model loads."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, NamedTuple
+
+from spaninfer_serving.figures import bytes_for
+from spaninfer_serving.settings import Settings
+
+
+class ApiServerProcess(NamedTuple):
+    """A process that waits for its configuration, and our end of the link to it."""
+
+    process: subprocess.Popen[bytes]
+    end: socket.socket
+
+
+class ApiServerProcesses:
+    """Processes that share a listener and the memory of their figures."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        """Start as many as the settings say."""
+        self._listener = listener
+        self._figures: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._figures.truncate(bytes_for(settings.api_servers))
+        self._waiting = [self._start() for _ in range(settings.api_servers)]
+
+    def take(self) -> ApiServerProcess:
+        """Return a process that nobody has taken, a new one where there is none left."""
+        return self._waiting.pop() if self._waiting else self._start()
+
+    def close(self) -> None:
+        """End the processes that nobody has taken; idempotent."""
+        while self._waiting:
+            process, end = self._waiting.pop()
+            end.close()
+            process.kill()
+            process.wait()
+        self._figures.close()
+
+    def _start(self) -> ApiServerProcess:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            files = (self._listener.fileno(), theirs.fileno(), self._figures.fileno())
+            process = subprocess.Popen(
+                [sys.executable, "-m", "spaninfer_serving.api_server", *map(str, files)],
+                pass_fds=files,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's Ctrl-C is for this process alone
+            )
+        return ApiServerProcess(process, ours)
+
+
+@contextmanager
+def api_server_processes(
+    settings: Settings, listener: socket.socket
+) -> Iterator[ApiServerProcesses | None]:
+    """Start the processes that the settings ask for, for `serve`; None for none."""
+    if not settings.api_servers:
+        yield None
+        return
+    processes = ApiServerProcesses(settings, listener)
+    try:
+        yield processes
+    finally:
+        processes.close()
