@@ -81,6 +81,7 @@ from spaninfer_kernels_cpu.gemm.tuning import FEW_ROWS, MANY_ROWS, Choice, Secon
 from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
+from spaninfer_kernels_cpu.profile import OUTSIDE, OperatorTimes, operator_times
 from spaninfer_kernels_cpu.quantisation.codes import (
     PLANES,
     Codes,
@@ -118,6 +119,7 @@ __all__ = [
     "LOGITS",
     "MANY_ROWS",
     "MAX_COUNTS",
+    "OUTSIDE",
     "PANEL",
     "PART_NUMBERS",
     "PLANES",
@@ -157,6 +159,7 @@ __all__ = [
     "Logprobs",
     "Matrix",
     "MicroKernels",
+    "OperatorTimes",
     "Packed",
     "PlanMemory",
     "PlanRows",
@@ -203,6 +206,7 @@ __all__ = [
     "make_thread_pool_ready",
     "micro_kernels",
     "num_segments",
+    "operator_times",
     "pack",
     "pack_codes",
     "pack_stack",

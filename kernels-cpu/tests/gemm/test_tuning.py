@@ -42,11 +42,15 @@ def test_every_level_and_prefetch_is_among_the_candidates():
 
     levels = [name for name in found if "," not in name]
     assert levels == ["avx512_bf16", "avx2"]  # avx512_vnni is the same for int4
-    assert found["avx512_bf16"].one.ahead > found["avx512_bf16, no prefetch"].one.ahead == 0
-    assert found["avx512_bf16, no prefetch"].small.ahead == 0
+    assert (
+        found["avx512_bf16"].one.ahead
+        > found["avx512_bf16, no prefetch, tile of 4 rows"].one.ahead
+        == 0
+    )
+    assert found["avx512_bf16, no prefetch, tile of 4 rows"].small.ahead == 0
     far = found["avx512_bf16, prefetch of 8192 B to L2"]
     assert (far.one.ahead, far.one.far, far.small.far) == (8192, True, True)
-    assert found["avx512_bf16, tile of 4 rows"].many.rows == 4
+    assert found["avx512_bf16, no prefetch, tile of 4 rows"].many.rows == 4
 
 
 def test_without_times_of_the_default_it_stays():
@@ -73,7 +77,7 @@ def test_what_is_slower_with_one_row_is_not_chosen_for_being_faster_with_four():
 
 def test_a_kernel_is_not_faster_than_itself():
     found = of(Format("int8", 32), "avx2")
-    prefetch = next(each for each in found if "prefetch" in each.name)
+    prefetch = next(each for each in found if "to L2" in each.name)
     tile = found[-1]
     assert "tile" in tile.name
     seconds = times(found)
@@ -88,7 +92,7 @@ def test_a_kernel_is_not_faster_than_itself():
 @pytest.mark.parametrize(("other", "expected"), [(1.0, "tile"), (0.7, ""), (1.4, "")])
 def test_a_gain_is_larger_than_what_times_of_one_kernel_differ_by(other, expected):
     found = of(Format("int8", 32), "avx2")
-    prefetch = next(each for each in found if "prefetch" in each.name)
+    prefetch = next(each for each in found if "to L2" in each.name)
     tile = found[-1]
     seconds = times(found)
     seconds[prefetch.name] = {1: 1.0, 4: 1.0, 64: other}  # of the default's kernel for many
@@ -101,7 +105,7 @@ def test_few_and_many_rows_are_chosen_apart():
     found = of(Format("int4", 32), "avx2")
     prefetch, tile = (
         next(number for number, each in enumerate(found) if word in each.name)
-        for word in ("prefetch", "tile")
+        for word in ("to L2", "tile of 8")
     )
 
     choice = choose(found, times(found, **{f"_{prefetch}": (0.5, 1), f"_{tile}": (1, 0.5)}))

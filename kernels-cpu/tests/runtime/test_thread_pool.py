@@ -219,3 +219,27 @@ def test_an_exception_of_the_caller_ends_the_workers_and_stays() -> None:
         raise KeyError
 
     assert not any(worker.is_alive() for worker in thread_pool._workers)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_trace_has_every_task_in_the_order_of_calls(num_threads):
+    numbers = np.zeros(40, np.int64)
+    calls = [Call(add_at_task, Adding(numbers.ctypes.data, value), 40) for value in (1, 2)]
+    script = Script(calls)
+    with ThreadPool(num_threads) as thread_pool:
+        thread_pool.run(script, [1])
+        with thread_pool.traced() as trace:
+            thread_pool.run(script, [1])
+        thread_pool.run(script, [1])
+
+    (run,) = trace.runs
+    assert (run.script, numbers.tolist()) == (script, [9] * 40)
+    assert len(trace.threads) == num_threads
+    tasks = [np.stack(each) for each in trace.threads]
+    script_at, call, began, ended = np.concatenate(tasks, axis=1)
+    assert set(script_at) == {script.address}
+    assert np.bincount(call).tolist() == [40, 40]
+    assert run.began <= began.min()
+    assert ended.max() <= run.ended
+    assert (began <= ended).all()
+    assert ended[call == 0].max() <= began[call == 1].min()

@@ -27,6 +27,14 @@ from spaninfer_kernels_cpu.attention.attend_block import (
     soften,
 )
 from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
+from spaninfer_kernels_cpu.attention.few_queries import (
+    BLOCKS,
+    KEYS,
+    MOST_QUERIES,
+    QueryTile,
+    add_values_in_place,
+    score_in_place,
+)
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
@@ -40,8 +48,9 @@ from spaninfer_kernels_cpu.codegen.elements import (
     write,
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp
+from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
-from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES
+from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, STEP_BYTES
 
 PART_NUMBERS = 2  # peak and total, in front of the sums of a part
 
@@ -95,6 +104,26 @@ class AttentionKernels(Constant):
     kind: Element
     one: MicroKernel
     many: MicroKernel
+
+    @property
+    def key_pair(self) -> QueryTile:
+        """Sums of two queries by keys in place."""
+        return QueryTile(self.kind, 2, KEYS)
+
+    @property
+    def key_single(self) -> QueryTile:
+        """Sums of a query by keys in place."""
+        return QueryTile(self.kind, 1, KEYS)
+
+    @property
+    def value_pair(self) -> QueryTile:
+        """Sums of values in place, of two queries."""
+        return QueryTile(self.kind, 2, BLOCKS)
+
+    @property
+    def value_single(self) -> QueryTile:
+        """Sums of values in place, of one query."""
+        return QueryTile(self.kind, 1, BLOCKS)
 
 
 @host_device_function
@@ -206,7 +235,7 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
 def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
     """Compute a task in one pass over its tokens."""
     operands, spans, softmax = problem.operands, problem.spans, problem.softmax
-    kind, one, many, selected = kernels.kind, kernels.one, kernels.many, operands.selected
+    selected = operands.selected
     kv_head = task.head // (operands.heads // spans.kv_heads)
     _start(task, operands, spans, softmax.scale, scratch)
     begin = task.begin
@@ -217,14 +246,73 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
             find_selected(places, task.table, spans, kv_head, count, scratch)
         else:
             find_rows(task.table, spans, kv_head, begin, count, scratch)
-        load_keys(kind, spans, count, scratch)
-        score(one, many, task.num_queries, spans.key_size, count, scratch)
-        for n in range(task.num_queries):
-            soften(n, begin, count, task, softmax, scratch)
-        load_values(kind, spans, count, scratch)
-        add_values(one, many, task.num_queries, spans.value_size, count, scratch)
+        _over_block(kernels, task, begin, count, problem, scratch)
         begin += count
     _finish(task, operands, spans.value_size, softmax.sinks, scratch)
+
+
+@specialized(lambda kernels: _all_by_copies if kernels.kind.is_quantised else _few_in_place)
+def _over_block(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
+    """Take in the keys and values of a block, which were found."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _few_in_place(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
+    """A few queries read keys and values where they lie, if vectors hold nothing else."""
+    spans, queries = problem.spans, task.num_queries
+    if queries > MOST_QUERIES or spans.key_size % LANES or spans.value_size % PANEL:
+        _by_copies(kernels, task, begin, count, problem, scratch)
+        return
+    score_in_place(kernels.key_pair, kernels.key_single, queries, spans.key_size, count, scratch)
+    for n in range(queries):
+        soften(n, begin, count, task, problem.softmax, scratch)
+    pair, single = kernels.value_pair, kernels.value_single
+    add_values_in_place(pair, single, queries, spans.value_size, count, scratch)
+
+
+def _all_by_copies(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
+    _by_copies(kernels, task, begin, count, problem, scratch)
+
+
+@device_function
+def _by_copies(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
+    """Many queries share copies of keys and values, as products read weights."""
+    kind, one, many = kernels.kind, kernels.one, kernels.many
+    spans, queries = problem.spans, task.num_queries
+    load_keys(kind, spans, count, scratch)
+    score(one, many, queries, spans.key_size, count, scratch)
+    for n in range(queries):
+        soften(n, begin, count, task, problem.softmax, scratch)
+    load_values(kind, spans, count, scratch)
+    add_values(one, many, queries, spans.value_size, count, scratch)
 
 
 @device_function

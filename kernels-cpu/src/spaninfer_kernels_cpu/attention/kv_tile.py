@@ -62,7 +62,7 @@ def widen_values(_context: Any, kind: Any, _address: Any, _grid: Any, _out: Any)
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, address, grid, out = arguments
-        numbers = _load_numbers(b, element, address)
+        numbers = load_numbers(b, element, address)
         if element.is_quantised:
             zero, scale = (v.splat(b, v.load(b, v.F32, v.at(b, grid, 4 * i))) for i in range(2))
             numbers = b.fmul(b.fsub(numbers, zero), scale)
@@ -72,7 +72,7 @@ def widen_values(_context: Any, kind: Any, _address: Any, _grid: Any, _out: Any)
     return types.void(kind, *[types.int64] * 3), emit
 
 
-def _load_numbers(b: Builder, element: Element, address: Value) -> Value:
+def load_numbers(b: Builder, element: Element, address: Value) -> Value:
     """Return 16 numbers at an address as float32; of quantised values, the codes."""
     if element.name == "float32":
         return v.load(b, v.F32X16, address)

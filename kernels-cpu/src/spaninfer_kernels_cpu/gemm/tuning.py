@@ -33,6 +33,10 @@ _PREFETCHES = ((0, False), (2 * AHEAD, True), (AHEAD, False))
 whose first cache waits for 24 lines at a time, the second for more."""
 
 _TILE_ROWS = (4, 6, 8)  # divisors of ROWS_PER_TASK that registers of some level hold
+_FIRST_TILE_ROWS = 4
+"""Of the tile that is timed with the first prefetch: few rows use the one, many the other, and the
+budget often ends before tiles have their turn. 128 rows of Q4_0: 305 Gop/s a thread with four rows,
+284 with six, 238 with eight (Zen 4)."""
 
 Seconds = Mapping[int, float]
 """Seconds of a product, by rows."""
@@ -83,13 +87,20 @@ def _named(
     first, *others = levels
     micro = MicroKernels.of(format, rounded=rounded, level=first)
     yield first.name, micro
+    has_tiles = not (micro.many.by_tiles or micro.many.unpacks)
     for ahead, far in _PREFETCHES:
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
-        yield f"{first.name}, {way}", replace(micro, one=one, small=small)
+        many = micro.many
+        if has_tiles and ahead == 0 < micro.one.ahead:
+            way, many = (
+                f"{way}, tile of {_FIRST_TILE_ROWS} rows",
+                replace(many, rows=_FIRST_TILE_ROWS),
+            )
+        yield f"{first.name}, {way}", MicroKernels(one, small, many)
     for level in others:
         yield level.name, MicroKernels.of(format, rounded=rounded, level=level)
-    if not (micro.many.by_tiles or micro.many.unpacks):
+    if has_tiles:
         for rows in _TILE_ROWS:
             many = replace(micro.many, rows=rows)
             yield f"{first.name}, tile of {rows} rows", replace(micro, many=many)

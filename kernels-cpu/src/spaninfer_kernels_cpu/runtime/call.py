@@ -98,6 +98,7 @@ class Script:
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = tuple(calls)
         structs = [_packed(call) for call in calls]
         self._arguments = np.frombuffer(b"".join(structs), np.uint8)
         start: int = self._arguments.ctypes.data
@@ -111,7 +112,7 @@ class Script:
 
     def __len__(self) -> int:
         """Return the number of calls."""
-        return len(self._headers) // HEADER_BYTES
+        return len(self.calls)
 
 
 def _packed(call: Call) -> bytes:

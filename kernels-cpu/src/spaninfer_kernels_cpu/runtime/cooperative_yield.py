@@ -37,6 +37,7 @@ _RAN = 3  # how long the thread had run by then, in all its life
 _SEEN = 4  # when the thread last looked at the clock
 _WHOLE = 5  # has the thread just come back, so that all of a quantum is before it?
 _LENGTH = 6  # of quanta: the thread yields when this one is as long
+TRACE = 7  # address of the thread's trace, or 0 (`task_trace`)
 
 LONG: Final = 1_000_000  # a step after which a thread asks whether it was held up
 SHORT: Final = (
@@ -80,16 +81,16 @@ def _address(function: object) -> int:
 @device_function
 def resume(quantum: int) -> None:
     """Look at the clock for the first time in a while: the thread may have slept."""
-    now = _time(quantum, TIME)
+    now = time_ns(quantum)
     if now - read_int64(quantum, _SEEN) > LONG:
-        _begin(quantum, now, _time(quantum, RUN_TIME), 0)
+        _begin(quantum, now, _read(quantum, RUN_TIME), 0)
     _put(quantum, _SEEN, now)
 
 
 @device_function
 def is_over(quantum: int) -> bool:
     """Return whether to yield, before the next task; note whether the thread was held up."""
-    now = _time(quantum, TIME)
+    now = time_ns(quantum)
     if now - read_int64(quantum, _SEEN) > LONG:
         _look_back(quantum, now)
     _put(quantum, _SEEN, now)
@@ -100,7 +101,7 @@ def is_over(quantum: int) -> bool:
 @device_function
 def _look_back(quantum: int, now: int) -> None:
     """Find out whether the thread was held up since it last looked at the clock."""
-    ran = _time(quantum, RUN_TIME)
+    ran = _read(quantum, RUN_TIME)
     length = ran - read_int64(quantum, _RAN)
     held_up = now - read_int64(quantum, _BEGAN) - length
     if held_up > LONG // 2:
@@ -125,10 +126,10 @@ def end(quantum: int) -> None:
 @device_function
 def yield_cpu(quantum: int) -> None:
     """Let another program have the CPU, if one waits for it."""
-    before = _time(quantum, TIME)
+    before = time_ns(quantum)
     atomics.call_system(read_int64(quantum, _YIELD), 0)
-    now = _time(quantum, TIME)
-    _begin(quantum, now, _time(quantum, RUN_TIME), 1 if now - before > LONG // 2 else 0)
+    now = time_ns(quantum)
+    _begin(quantum, now, _read(quantum, RUN_TIME), 1 if now - before > LONG // 2 else 0)
     _put(quantum, _SEEN, now)
 
 
@@ -140,7 +141,14 @@ def _begin(quantum: int, now: int, ran: int, whole: int) -> None:
 
 
 @device_function
-def _time(quantum: int, clock: int) -> int:
+def time_ns(quantum: int) -> int:
+    """Return the time by the system's monotonic clock."""
+    now: int = _read(quantum, TIME)
+    return now
+
+
+@device_function
+def _read(quantum: int, clock: int) -> int:
     if read_int64(quantum, _CLOCK) == 0:
         return 0
     now: int = atomics.read_clock(read_int64(quantum, _CLOCK), clock)

@@ -339,6 +339,10 @@ def bench_cpu(
             "while loading, with commas between them: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS."
         ),
     ] = None,
+    operators: Annotated[
+        bool,
+        typer.Option("--operators", help="With --files, also record where a step's time goes."),
+    ] = False,
     threads: options.Threads = None,
     beside: Annotated[
         int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
@@ -358,8 +362,10 @@ def bench_cpu(
         if threads is not None:
             keep_to(threads)
         types = () if files is None else _chosen(files, same_file.TYPES)
+        if operators and not types:
+            raise ConfigError("--operators times engines that read GGUF files; add --files")
         with folder_of(same_file.MODEL if types else MODEL) as folder, busy(beside):
-            subject = Subject(folder, found, types)
+            subject = Subject(folder, found, types, operators)
             measured = measure_cpu(subject, names, runs, show.note, beside=beside)
             for record in measured:
                 typer.echo(json.dumps(record))

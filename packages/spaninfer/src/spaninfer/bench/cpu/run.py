@@ -29,12 +29,14 @@ MODEL: Final = "qwen2.5-0.5b"  # of bench.shapes
 class Subject:
     """The engine that is timed: its model's folder, and the `peers` beside it (`measure_engine`).
 
-    With types of GGUF `files`, it reads such (`measure_files`) instead.
+    With types of GGUF `files`, it reads such (`measure_files`) instead, timed by operator, too, if
+    `operators` says so.
     """
 
     folder: Path
     peers: Collection[str] = ()
     files: Collection[str] = ()
+    operators: bool = False
 
 
 def measure_cpu(
@@ -59,7 +61,8 @@ def measure_cpu(
             yield fields | here
     workloads = names - set(KERNELS)
     if files:
-        engine = measure_files(folder, files, Asked(workloads, runs, limits, peers), note)
+        asked = Asked(workloads, runs, limits, peers, subject.operators)
+        engine = measure_files(folder, files, asked, note)
     else:
         engine = measure_engine(folder, FORMATS, workloads, runs, note, peers)
     for fields in engine:

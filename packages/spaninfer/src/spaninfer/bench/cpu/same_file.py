@@ -19,6 +19,7 @@ from spaninfer.bench.cpu.formats import OURS, PeerFormat, Setting, settings_of
 from spaninfer.bench.cpu.gguf_file import matrices, write_gguf
 from spaninfer.bench.cpu.limits import Limits, Work
 from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
+from spaninfer.bench.cpu.operators import operator_records
 from spaninfer.bench.cpu.sides import LLAMA, MEMORY
 from spaninfer.bench.cpu.turns import Cores, Program, in_turns
 from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS
@@ -32,12 +33,15 @@ MODEL: Final = "qwen3-0.6b"  # of bench.shapes; all of its rows are whole blocks
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Names of workloads, rounds of each, what rates are set beside, and peers that are timed."""
+    """Names of workloads, rounds of each, what rates are set beside, and peers that are timed;
+    `operators`: whether our engine's steps are timed by operator, too.
+    """
 
     names: Collection[str]
     runs: int
     limits: Limits
     peers: Collection[str]
+    operators: bool
 
 
 def measure_files(
@@ -54,9 +58,14 @@ def measure_files(
             path = Path(home, f"{type}.gguf")
             write_gguf(path, config, type)
             for fields in _File(path, type, config).measure(asked):
-                note("{workload} {format}, {program}: {median:,} {unit}".format(**fields))
+                note("{workload} {format}, {about}: {median:,} {unit}".format(**_said(fields)))
                 yield {"benchmark": "gguf", "model": folder.name, "weights": "dummy", **fields}
             path.unlink()
+
+
+def _said(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return fields with what a record is about, a program or an operator."""
+    return {"about": fields.get("operator", fields.get("program"))} | fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,10 @@ class _File:
                         **summary("times", [rate / peer for rate, peer in pairs]),
                         "left_out": turns.left_out,
                     }
+                for name, setting in ours.items() if asked.operators else ():
+                    vocab = self.config["vocab_size"]
+                    for fields in operator_records(programs[name], workload, vocab):
+                        yield {"format": setting.format, **fields}
 
     @property
     def _kind(self) -> Kind:
