@@ -177,7 +177,7 @@ def _totals(b: Builder, sums: list[Value]) -> Value:
     """Return the sums of the lanes of eight vectors: halves of two at a time, then of four, ..."""
     width = LANES // 2
     while len(sums) > 1:
-        sums = [_halved(b, *sums[i : i + 2], width) for i in range(0, len(sums), 2)]
+        sums = [_halved(b, sums[i], sums[i + 1], width) for i in range(0, len(sums), 2)]
         width //= 2
     (whole,) = sums
     even, odd = ([2 * lane + i for lane in range(KEYS)] for i in range(2))

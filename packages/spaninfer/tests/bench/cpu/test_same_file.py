@@ -47,6 +47,19 @@ def test_a_rate_stands_beside_what_bounds_it(folder, type, layer_bits):
     assert notes
 
 
+def test_a_step_is_timed_by_operator(folder):
+    asked = Asked({"decode64_bs1"}, 1, LIMITS, peers=(), operators=True)
+
+    _, *records = measure_files(folder, {"Q8_0"}, asked, lambda _: None)
+
+    found = {record["operator"]: record for record in records}
+    assert {record["benchmark"] for record in records} == {"operator"}
+    assert {record["format"] for record in records} == {"Q8_0"}
+    assert found["attend_call.attend"]["calls"] == 1  # a layer
+    assert found[f"gemm of {VOCAB} outputs, {VOCAB * HIDDEN * 34 / 32e6:.3g} MB"]["calls"] == 1
+    assert found["outside of scripts"]["busy"] == 0
+
+
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
 def test_beside_llama_cpp_every_setting_has_a_ratio(folder):
     asked = Asked({"prefill256"}, 1, LIMITS, peers=(LLAMA,))

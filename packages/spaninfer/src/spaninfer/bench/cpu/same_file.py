@@ -41,7 +41,7 @@ class Asked:
     runs: int
     limits: Limits
     peers: Collection[str]
-    operators: bool
+    operators: bool = False
 
 
 def measure_files(
@@ -59,7 +59,7 @@ def measure_files(
             write_gguf(path, config, type)
             for fields in _File(path, type, config).measure(asked):
                 note("{workload} {format}, {about}: {median:,} {unit}".format(**_said(fields)))
-                yield {"benchmark": "gguf", "model": folder.name, "weights": "dummy", **fields}
+                yield {"benchmark": "gguf", "model": folder.name, "weights": "dummy"} | fields
             path.unlink()
 
 
