@@ -100,7 +100,7 @@ class ThreadPool:
         """Run all calls of a script, cut by these counts (see `call`), to the end.
 
         Without `wakes`, workers that are parked stay so: it takes them 50 µs to come, and they spin
-        for 300 behind a script.
+        for a millisecond behind a script.
         """
         with self._running:
             if self._state[_CLOSED]:

@@ -28,7 +28,7 @@ Write: TypeAlias = Callable[..., Values]  # (recorder, *input values) -> output 
 
 MIN_ROWS = 16  # that memory is made for at first; then twice as many, whenever there are more
 
-# A thread that was parked comes after 50 µs, and spins for 300 behind the script.
+# A thread that was parked comes after 50 µs, and spins for a millisecond behind the script.
 BRIEF_NS = 200_000
 
 
