@@ -63,9 +63,9 @@ def measure_files(
             path.unlink()
 
 
-def _said(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields with what a record is about, a program or an operator."""
-    return {"about": fields.get("operator", fields.get("program"))} | fields
+    return {"about": fields.get("operator", fields.get("program")), **fields}
 
 
 @dataclass(frozen=True, slots=True)
