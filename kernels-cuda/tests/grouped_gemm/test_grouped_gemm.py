@@ -103,7 +103,7 @@ def test_a_layer_is_its_definition(on_gpu, dtype, routing, tokens):
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_every_tile_writes_the_rows_of_experts_and_nothing_else(on_gpu, tile, routing):
     for_this_gpu(tile)
-    given = Layer(150, routing, np.float16)
+    given = Layer(450, routing, np.float16)
 
     h, y = run(on_gpu, given, tile, "clamped_swiglu")
 

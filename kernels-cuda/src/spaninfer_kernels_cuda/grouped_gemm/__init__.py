@@ -140,10 +140,13 @@ def prepare(
     or DTypeError for unsupported sizes or types, CompileError where there is no compiler.
     """
     check(shape, gated=gate is not None)
-    tile, cache = tile or choose(shape, gpu.arch, gpu.shared_bytes), cache or user_cache()
+    tile, cache = (
+        tile or choose(shape, gpu.arch, gpu.shared_bytes, gathers=gathers),
+        cache or user_cache(),
+    )
     variant = variant_for(tile, dtype, shape.experts, gate, gathers=gathers)
     compiled = compile_variant(variant, gpu.arch, cache)
-    sorts = gathers and isinstance(tile, Prompt)
+    sorts = gathers and isinstance(tile, Prompt) and not tile.gathers
     grid = launch(shape, tile, gpu.sm_count)
     if grid is None:
         return PreparedProduct(shape, tile, 0, None)
@@ -151,7 +154,7 @@ def prepare(
     name = np.dtype(dtype).name  # type: ignore[call-overload]
     kernel: OnAny | OnHopperStream | OnHopperPrompt
     if isinstance(tile, Prompt):
-        of_prompt = PromptSizes(shape.experts, shape.outputs, shape.inner)
+        of_prompt = PromptSizes(shape.chosen, shape.experts, shape.outputs, shape.inner)
         prompt = Call(load(compiled, gpu, GROUPED_PROMPT), grid, of_prompt)
         sort = _sort(shape, gpu, cache) if sorts else None
         kernel = OnHopperPrompt(shape, name, tile, sort, prompt)

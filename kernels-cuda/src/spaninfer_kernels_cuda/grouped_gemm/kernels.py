@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
 
-from spaninfer_kernels_cuda.grouped_gemm.maps import map_sorted, map_weights
+from spaninfer_kernels_cuda.grouped_gemm.maps import map_rows, map_weights
 from spaninfer_kernels_cuda.grouped_gemm.tuning import Prompt, Shape, Stream
 
 
@@ -42,6 +42,7 @@ class PromptArguments(NamedTuple):
     bias: Pointer
     ends: Pointer
     ticket: Pointer
+    order: Pointer
 
 
 class Sizes(NamedTuple):
@@ -54,8 +55,9 @@ class Sizes(NamedTuple):
 
 
 class PromptSizes(NamedTuple):
-    """E, N and K."""
+    """k, E, N and K."""
 
+    chosen: Int32
     experts: Int32
     rows: Int32
     inner: Int32
@@ -99,8 +101,8 @@ class CodedArguments(NamedTuple):
 class Addresses(NamedTuple):
     """Addresses of a GEMM's arrays; 0 for those that there are not.
 
-    prompt.cu alone has a `workspace`, for sorted rows, and a `ticket`, four bytes that are zero
-    before and after. Codes have `factors` of the weight's rows.
+    prompt.cu alone has a `workspace`, for rows that are sorted for it, and a `ticket`, four bytes
+    that are zero before and after. Codes have `factors` of the weight's rows.
     """
 
     out: int
@@ -152,7 +154,7 @@ class OnHopperStream:
 
 @dataclass(frozen=True, slots=True)
 class OnHopperPrompt:
-    """prompt.cu, loaded, and sort.cu where rows come through an order."""
+    """prompt.cu, loaded, and sort.cu where rows that come through an order are sorted for it."""
 
     shape: Shape
     dtype: str
@@ -167,8 +169,9 @@ class OnHopperPrompt:
             x = at.workspace
             self.sort(handle, SortArguments(x, at.x, at.order, at.ends))
         weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
-        rows = map_sorted(x, self.dtype, self.shape)
-        arguments = PromptArguments(at.out, weight, rows, at.bias, at.ends, at.ticket)
+        is_sorted = not (self.tile.gathers and at.order)
+        rows = map_rows(x, self.dtype, self.shape, sorted=is_sorted)
+        arguments = PromptArguments(at.out, weight, rows, at.bias, at.ends, at.ticket, at.order)
         self.call(handle, arguments)
 
 

@@ -1,4 +1,4 @@
-"""The TMA tensor maps of experts' weights and of sorted rows, for stream.cu and prompt.cu."""
+"""The TMA tensor maps of experts' weights and of rows of x, for stream.cu and prompt.cu."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
     )
 
 
-def map_sorted(pointer: int, dtype: str, shape: Shape) -> bytes:
-    """Return the map of sorted rows as [1 P K], in boxes of 64 rows."""
+def map_rows(pointer: int, dtype: str, shape: Shape, *, sorted: bool) -> bytes:
+    """Return the map of sorted rows as [1 P K], in boxes of 64; of tokens as [1 T K], of one."""
+    rows = shape.rows if sorted else shape.rows // shape.chosen
     return encode_tensor_map(
         pointer,
         dtype,
-        shape=(1, shape.rows, shape.inner),
-        strides=(shape.rows * shape.inner, shape.inner, 1),
-        box=(1, BLOCK_ROWS, CHUNK),
+        shape=(1, rows, shape.inner),
+        strides=(rows * shape.inner, shape.inner, 1),
+        box=(1, BLOCK_ROWS if sorted else 1, CHUNK),
     )

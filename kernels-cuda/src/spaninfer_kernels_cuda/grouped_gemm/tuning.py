@@ -17,7 +17,8 @@ GROUP_THREADS = 128
 _PROMPT_GROUPS = 2  # of consumers in a block of prompt.cu
 _BARRIER_BYTES = 16  # of a stage
 _NUMBER_BYTES = 4  # of a stage of prompt.cu: the task whose first chunk it holds
-SOURCE_BYTES = 4  # the number of a row of x, in general.cu
+SOURCE_BYTES = 4  # the number of a row of x that is gathered
+_CURRENT_BYTES = 32  # of a block of prompt.cu: the number of the task that is copied, alignment
 _EXPERT_BYTES = 8  # two prefixes; totals of 32 experts come on top
 _SM_BYTES = 228 * 1024  # of shared memory on Hopper; a block's share is 1 KB less
 _RESERVED_BYTES = 1024  # of an SM, for each of its blocks
@@ -28,10 +29,12 @@ _GENERAL_STAGES = 4  # at most
 # 32 rows of each it reads weights as fast, and x less often.
 _STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
 _STREAM_BLOCKS = 2  # of an SM
-# Means at which many experts have more rows than 128, few more than 192: a tile of 256 has them at
-# once, and passes its weight once. Its blocks need tasks enough: narrower where they would not.
+# Few rows are copied one by one while their weights are read; more take longer so than sorted.
+_GATHERED_ROWS = 40
+_NARROW_ROWS = 64  # up to which narrower tiles end a launch sooner
+# Means at which many experts have more rows than 128, few more than 192: a tile of 192 has them at
+# once, and passes its weight once.
 _ONE_TILE_ROWS = (100, 160)
-_ENOUGH_TASKS = 512  # four for each SM
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
 _MAX_BYTES = 2**31 - 1
@@ -89,19 +92,22 @@ class Stream:
 class Prompt:
     """A tile of prompt.cu: its macros.
 
-    Each of two warpgroups has `block_rows` times 64 rows of x, both the same `outputs` rows of the
-    weight. Tokens that come through an order are sorted first.
+    Up to `row_blocks` times 64 rows of x by `outputs` rows of the weight. Two warpgroups share the
+    former (`by_rows`) or the latter. Tokens that come through an order are copied one by one
+    (`gathers`), or are sorted first.
     """
 
-    block_rows: int
+    row_blocks: int
     outputs: int
     stages: int
+    by_rows: bool = True
+    gathers: bool = False
     blocks: int = 1
 
     @property
     def tokens(self) -> int:
         """Rows of x."""
-        return _PROMPT_GROUPS * self.block_rows * BLOCK_ROWS
+        return self.row_blocks * BLOCK_ROWS
 
     @property
     def threads(self) -> int:
@@ -112,6 +118,11 @@ class Prompt:
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
         return (self.outputs + self.tokens) * _LINE_BYTES + _BARRIER_BYTES + _NUMBER_BYTES
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Shared memory beside stages."""
+        return _CURRENT_BYTES + (SOURCE_BYTES * self.tokens if self.gathers else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +171,11 @@ def check(shape: Shape, *, gated: bool) -> None:
         )
 
 
-def choose(shape: Shape, arch: str, shared_bytes: int) -> Tile:
-    """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`."""
+def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False) -> Tile:
+    """Return the tile for `shape` on GPUs of `arch` whose blocks may have `shared_bytes`.
+
+    With `gathers` rows of x come through an order.
+    """
     mean = shape.rows / shape.experts
     if arch != "sm_90a":
         tokens = 16 if mean <= _FEW_ROWS else 64
@@ -170,22 +184,22 @@ def choose(shape: Shape, arch: str, shared_bytes: int) -> Tile:
     for most, tokens, groups in _STREAMS:
         if mean <= most:
             return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
-    return fill_prompt(_prompt(shape, mean), shape.experts, shared_bytes)
+    return fill_prompt(_prompt(mean, gathers=gathers), shape.experts, shared_bytes)
 
 
-def _prompt(shape: Shape, mean: float) -> Prompt:
-    """Return the tile of prompt.cu, its stages not counted yet.
+def _prompt(mean: float, *, gathers: bool) -> Prompt:
+    """Return the tile of prompt.cu, its stages not counted yet (docs/decisions/0041).
 
-    µs of the GEMMs of 512 tokens of Mixtral, whose experts have 128 rows: 578 and 280 so, 590
-    and 459 in tiles of 128 by 256, 414 for the second in one of 256 by 192. Of 2048 tokens of
-    Qwen3: 291 and 144 so, 291 and 156 in tiles of 128 by 256 (H200, 2026-11-23).
+    µs of both GEMMs of 512 tokens of Qwen3: 196 and 102 so, 207 and 103 in sorted tiles of 128 by
+    256. Of DeepSeek-V2-Lite, whose experts have 48 rows: 189 and 95, 193 and 96. Of Mixtral, 128
+    rows: 497 to 541 and 257 to 300, in tiles of 128 by 256 576 to 677 and 424 (H200, 2026-11-23).
     """
+    if gathers and mean <= _GATHERED_ROWS:
+        return Prompt(2, 256, 0, gathers=True)
+    if mean <= _NARROW_ROWS:
+        return Prompt(2, 128, 0)
     least, most = _ONE_TILE_ROWS
-    if not least < mean <= most:
-        return Prompt(1, 256, 0)
-    wide, narrow = Prompt(2, 192, 0), Prompt(2, 128, 0)
-    tasks = shape.experts * -(-shape.outputs // wide.outputs)
-    return wide if tasks >= _ENOUGH_TASKS else narrow
+    return Prompt(3, 256, 0, by_rows=False) if least < mean <= most else Prompt(2, 256, 0)
 
 
 def fill_stream(tile: Stream, experts: int) -> Stream:
@@ -196,7 +210,7 @@ def fill_stream(tile: Stream, experts: int) -> Stream:
 
 def fill_prompt(tile: Prompt, experts: int, shared_bytes: int) -> Prompt:
     """Return `tile` with as many stages as fit."""
-    room = shared_bytes - experts_bytes(experts)
+    room = shared_bytes - experts_bytes(experts) - tile.fixed_bytes
     return replace(tile, stages=room // tile.stage_bytes)
 
 
@@ -219,6 +233,8 @@ def launch(shape: Shape, tile: Tile, sm_count: int) -> Launch | None:
     dynamic = tile.stages * tile.stage_bytes + experts_bytes(shape.experts)
     if isinstance(tile, General):
         dynamic += tile.tokens * SOURCE_BYTES
+    if isinstance(tile, Prompt):
+        dynamic += tile.fixed_bytes
     blocks = min(shape.tasks(tile.tokens, tile.outputs), sm_count * tile.blocks)
     return Launch(
         grid=(blocks, 1, 1),

@@ -91,7 +91,12 @@ def variant_for(
         "ACT": function_of(gate),
     }
     if isinstance(tile, Prompt):
-        macros |= {"BLOCKS": tile.block_rows, "ROWS": tile.outputs}
+        macros |= {
+            "BLOCKS": tile.row_blocks,
+            "BY_ROWS": tile.by_rows,
+            "GATHERS": gathers and tile.gathers,
+            "ROWS": tile.outputs,
+        }
         return Variant.of("grouped_prompt", PROMPT, macros, ("sm_90a",))
     macros |= {"TOKENS": tile.tokens, "GATHERS": gathers}
     if isinstance(tile, Stream):
@@ -116,7 +121,12 @@ TILES: tuple[Tile, ...] = (
     ),
     *(
         fill_prompt(Prompt(*sizes), _EXPERTS, _SHARED_BYTES)
-        for sizes in ((2, 192, 0), (2, 128, 0), (1, 256, 0))
+        for sizes in (
+            (2, 256, 0, True, True),
+            (2, 128, 0),
+            (3, 256, 0, False),
+            (2, 256, 0),
+        )
     ),
 )
 """All tiles that `choose` may return."""

@@ -317,7 +317,8 @@ def _products(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -
         if format is not None:
             coded = coded_tuning.choose_quantized(chooses, format, gpu.arch, gpu.shared_bytes)
             return grouped_gemm.prepare_quantized(sizes, format, tile=coded, **common)
-        tile = grouped_gemm.tuning.choose(chooses, gpu.arch, gpu.shared_bytes)
+        gathers = gate is not None
+        tile = grouped_gemm.tuning.choose(chooses, gpu.arch, gpu.shared_bytes, gathers=gathers)
         return grouped_gemm.prepare(sizes, tile=tile, **common)
 
     of_up, of_down = kind.formats or (None, None)
