@@ -4,12 +4,48 @@
 // its columns: S^T = K Q^T, O^T = V^T P^T. Each of two warpgroups has a buffer of keys, every
 // second block, and a softmax and a result of its own; at the end of a tile the second one's are
 // added to the first one's. So one buffer is always being filled.
+//
+// In each buffer two barriers tell that a half is there: tiles 0 .. 3, and tiles 4 .. 7; tile 8 comes
+// with the half of the other number than the buffer.
 
+constexpr int kThreads = 3 * kGroup;  // two consumer warpgroups, and one with the producer warps
 constexpr int kFragments = TILE / 8;
 constexpr int kWeightsBytes = TILE * kRowBytes;
 constexpr int kRounds = TILE / 16, kTilesOfRound = kValueTiles / kRounds;
 constexpr int kGiven = 1, kTaken = 2, kOwn = 3;  // barriers
 constexpr int kWarps = kGroup / kWarp;
+
+struct Buffers {
+  alignas(1024) unsigned char keys[2][kKeyTiles * kTile];
+  alignas(1024) unsigned char query[kKeyTiles * kQueryTile];
+};
+
+struct Barriers {
+  Barrier full[2][2], empty[2][2];  // of a buffer's halves
+  Barrier query_full, query_empty;
+
+  // A buffer's half is filled by `fillers` arrivals, and read last by four warps. All threads of
+  // the block call this.
+  __device__ __forceinline__ void init(int fillers) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 4; ++i) {
+        init_barrier(&full[i / 2][i % 2], fillers);
+        init_barrier(&empty[i / 2][i % 2], 4);
+      }
+      init_barrier(&query_full, 1);
+      init_barrier(&query_empty, 8);
+      publish_barriers();
+    }
+    __syncthreads();
+  }
+
+  // Four warps call this when they have read a buffer's half: then it may be filled.
+  __device__ __forceinline__ void release(int which, int side) {
+    publish_to_async();
+    __syncwarp();
+    arrive_if(threadIdx.x % kWarp == 0, &empty[which][side]);
+  }
+};
 
 struct Shared {
   Buffers buffers;
@@ -68,6 +104,79 @@ __device__ __forceinline__ void write_weights(unsigned char* weights,
           from_float<T>(s[n][i]);
     }
   }
+}
+
+// The warp that copies keys. In each pair of blocks, halves in the order in which they become free.
+__device__ __forceinline__ void bring_keys(unsigned char (&keys)[2][kKeyTiles * kTile],
+                                           Barriers& barriers, const Arguments& of,
+                                           const TensorMap& map) {
+  const int lane = threadIdx.x % kWarp;
+  const int boxes = kBlock / of.box_tokens;
+  int parity[2] = {1, 1};
+  wait_for_kernel_before();
+  for_each_task(of, [&](const Task& task) {
+    const int* const table = of.span_tables + task.group.table_row * of.table_stride;
+    // Boxes past the last position copy that one's again: it is there, and finite.
+    const int last_box = task.last_token / of.box_tokens;
+    const auto token_of = [&](int block, int box) {
+      return min(block * boxes + box, last_box) * of.box_tokens;
+    };
+    const auto spans_of = [&](int block) {
+      return __ldcg(table + (token_of(block, lane % boxes) >> of.span_shift));
+    };
+    const auto bring = [&](int which, int side, int block, int spans) {
+      const int tiles = kHalf + (which != side);
+      Barrier* const full = &barriers.full[which][side];
+      wait(&barriers.empty[which][side], parity[which]);
+      if (lane == 0) arrive_expecting(full, tiles * kTile);
+      __syncwarp();
+      for (int i = lane; i - lane < tiles * boxes; i += kWarp) {
+        const int box = i / tiles % boxes, within = i % tiles;
+        const int tile = within == kHalf ? kValueTiles : side * kHalf + within;
+        const int span = __shfl_sync(0xffffffffu, spans, box);
+        if (i >= tiles * boxes) continue;
+        const int token = token_of(block, box) & ((1 << of.span_shift) - 1);
+        unsigned char* to = keys[which] + tile * kTile + box * of.box_tokens * kRowBytes;
+        copy_box(to, map, tile * kColumns, token, span, full);
+      }
+    };
+    if (task.first_block >= task.end) return;
+    int spans[2] = {spans_of(task.first_block), spans_of(task.first_block + 1)};
+    for (int block = task.first_block; block < task.end; block += 2) {
+      const bool has_second = block + 1 < task.end;
+      const int next[2] = {spans_of(block + 2), spans_of(block + 3)};
+      bring(0, 0, block, spans[0]);
+      if (has_second) bring(1, 1, block + 1, spans[1]);
+      bring(0, 1, block, spans[0]);
+      if (has_second) bring(1, 0, block + 1, spans[1]);
+      parity[0] ^= 1;
+      if (has_second) parity[1] ^= 1;
+      spans[0] = next[0], spans[1] = next[1];
+    }
+  });
+}
+
+// Copies the queries of a task.
+__device__ __forceinline__ void bring_query(unsigned char* query, Barriers& barriers,
+                                            const TensorMap& map, const Task& task) {
+  arrive_expecting(&barriers.query_full, kKeyTiles * kQueryTile);
+  for (int i = 0; i < kKeyTiles; ++i) {
+    copy_box(query + i * kQueryTile, map, i * kColumns, task.line, 0, &barriers.query_full);
+  }
+}
+
+// The warp that copies queries.
+__device__ __forceinline__ void bring_queries(unsigned char* query, Barriers& barriers,
+                                              const Arguments& of, const TensorMap& map) {
+  int parity = 1;
+  wait_for_kernel_before();
+  for_each_task(of, [&](const Task& task) {
+    if (task.first_block >= task.end) return;
+    wait(&barriers.query_empty, parity);
+    parity ^= 1;
+    if (threadIdx.x % kWarp == 0) bring_query(query, barriers, map, task);
+    __syncwarp();
+  });
 }
 
 __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int which) {

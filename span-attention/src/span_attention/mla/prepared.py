@@ -34,7 +34,6 @@ from span_attention.mla.tuning import (
     BLOCK,
     MERGE_THREADS,
     PLAN_THREADS,
-    THREADS,
     TILES,
     WIDEST,
     Division,
@@ -216,7 +215,7 @@ def prepare(
     wide = MLA_SELECTED if options.selected else MLA_WIDE
     kernel = wide if division.tile == WIDEST else narrow
     blocks = (division.blocks, 1, 1)
-    launch = Launch(blocks, (THREADS, 1, 1), division.shared_bytes, overlaps=True)
+    launch = Launch(blocks, (division.threads, 1, 1), division.shared_bytes, overlaps=True)
     return PreparedMLA(
         options,
         layout,

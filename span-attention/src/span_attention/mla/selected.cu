@@ -14,12 +14,14 @@ struct Selection {
   int most, heads;
 };
 
-__device__ __forceinline__ void bring_selected(Buffers& buffers, Barriers& barriers,
-                                               const Arguments& of, const Selection& from,
+__device__ __forceinline__ void bring_selected(Shared& shared, const Arguments& of,
+                                               const Selection& from,
                                                const TensorMap& query_map) {
   constexpr int kRows = kBlock / 4, kParts = kRowBytes / 16, kAtOnce = kWarp / kParts;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, part = lane % kParts;
-  int parity[2] = {1, 1}, query_parity = 1;
+  Turn<kHalves> halves;
+  Turn<kLasts> last;
+  int query_parity = 1;
   wait_for_kernel_before();
   for_each_task(of, [&](const Task& task) {
     if (task.first_block >= task.end) return;
@@ -36,43 +38,36 @@ __device__ __forceinline__ void bring_selected(Buffers& buffers, Barriers& barri
       return reinterpret_cast<unsigned long long>(from.keys + span * from.span_stride +
                                                   token * from.token_stride);
     };
-    const auto bring = [&](int which, int side, unsigned long long found) {
-      wait(&barriers.empty[which][side], parity[which]);
+    unsigned long long found = find_key(task.first_block), next = found;
+    bring_query(shared, halves, query_parity, query_map, task);
+    for (int block = task.first_block; block < task.end; ++block) {
+      const int which = (block - task.first_block) % 2;
+      if (which == 0) found = next, next = find_key(block + 2);
+      // The warp's keys: `tiles` of each from one on.
+      const auto bring = [&](unsigned char* to, int first_tile, int tiles, Barrier* full) {
 #pragma unroll 2
-      for (int first = 0; first < kRows; first += kAtOnce) {
-        const int row = first + lane / kParts, at = warp * kRows + row;
-        const unsigned long long key = __shfl_sync(0xffffffffu, found, which * kRows + row);
-        const auto* const source = reinterpret_cast<const unsigned char*>(key) + part * 16;
-        unsigned char* const to =
-            buffers.keys[which] + at * kRowBytes + (part ^ at % kParts) * 16;
+        for (int first = 0; first < kRows; first += kAtOnce) {
+          const int row = first + lane / kParts, at = warp * kRows + row;
+          const unsigned long long key = __shfl_sync(0xffffffffu, found, which * kRows + row);
+          const auto* const source =
+              reinterpret_cast<const unsigned char*>(key) + first_tile * kRowBytes + part * 16;
+          unsigned char* const place = to + at * kRowBytes + (part ^ at % kParts) * 16;
 #pragma unroll
-        for (int i = 0; i < kHalf; ++i) {
-          const int tile = side * kHalf + i;
-          copy_16(to + tile * kTile, source + tile * kRowBytes, true);
+          for (int tile = 0; tile < tiles; ++tile) {
+            copy_16(place + tile * kTile, source + tile * kRowBytes, true);
+          }
         }
-        if (which != side) {
-          copy_16(to + kValueTiles * kTile, source + kValueTiles * kRowBytes, true);
-        }
+        arrive_after_copies(full);
+      };
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        wait(&shared.half_empty[halves.slot], halves.parity ^ 1);
+        bring(shared.halves[halves.slot], side * kHalf, kHalf, &shared.half_full[halves.slot]);
+        halves.next();
       }
-      arrive_after_copies(&barriers.full[which][side]);
-    };
-    unsigned long long found = find_key(task.first_block);
-    if (warp == 0) {
-      wait(&barriers.query_empty, query_parity);
-      if (lane == 0) bring_query(buffers.query, barriers, query_map, task);
-      __syncwarp();
-    }
-    query_parity ^= 1;
-    for (int block = task.first_block; block < task.end; block += 2) {
-      const bool has_second = block + 1 < task.end;
-      const unsigned long long next = find_key(block + 2);
-      bring(0, 0, found);
-      if (has_second) bring(1, 1, found);
-      bring(0, 1, found);
-      if (has_second) bring(1, 0, found);
-      parity[0] ^= 1;
-      if (has_second) parity[1] ^= 1;
-      found = next;
+      wait(&shared.last_empty[last.slot], last.parity ^ 1);
+      bring(shared.lasts[last.slot], kValueTiles, 1, &shared.last_full[last.slot]);
+      last.next();
     }
   });
   wait_for_copies<0>();
@@ -98,8 +93,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                      lanes,
                      softmax_scale * kLog2e};
   const Selection from{keys, span_stride, token_stride, selected, most, heads};
-  shared.barriers.init(kGroup);
-  run(shared, of, [&] {
-    bring_selected(shared.buffers, shared.barriers, of, from, query_map);
-  });
+  shared.init(kGroup);
+  run(shared, of, [&] { bring_selected(shared, of, from, query_map); });
 }

@@ -9,10 +9,11 @@ WIDEST: Final = 64  # lines of a tile: those of one wgmma
 TILES: Final = (16, 32, WIDEST)
 WIDEST_OF_CODES: Final = 32
 BLOCK: Final = 64  # tokens of keys that are multiplied together
-THREADS: Final = 384
 MERGE_THREADS: Final = 128
 PLAN_THREADS: Final = 1024
 KEEPS, LEAVES = 224, 56  # registers of a thread of a consumer, of a producer
+WIDE_REGISTERS: Final = (136, 160, 56)
+"""The same in tiles of 64 lines: of scores, of a side of the values, of a producer."""
 CODES_REGISTERS: Final = {16: (152, 200), 32: (200, 104)}
 """The same where producers hold a block of codes in flight, by lines of a tile."""
 _LANES: Final = (1, 2, 4)  # 132 multiprocessors are a multiple
@@ -41,6 +42,11 @@ class Division:
         return self.lanes * self.parts
 
     @property
+    def threads(self) -> int:
+        """Threads of a thread block."""
+        return 512 if self.tile == WIDEST else 384
+
+    @property
     def overhead(self) -> int:
         """What a tile costs beside its blocks of keys, counted in these."""
         if self.few:
@@ -49,15 +55,16 @@ class Division:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a thread block: struct Shared of mla/wide.cu or mla/narrow.cu."""
-        keys, query = 2 * _KEY_TILES * BLOCK * _ROW_BYTES, _KEY_TILES * self.tile * _ROW_BYTES
-        barriers = 10 * 8
+        """Shared memory of a thread block: struct Shared of mla/wide.cuh or mla/narrow.cuh."""
+        keys, query = _KEY_TILES * BLOCK * _ROW_BYTES, self.tile * _ROW_BYTES
         if self.tile == WIDEST:
-            rest = 4 * (2 + 4) * self.tile
+            halves, lasts = 5 * 4 * query, (3 + 5) * query
+            size = halves + lasts + 2 * 3 * 4 * self.tile + 3 * 16 + 21 * 8
         else:
             weights, given = 2 * self.tile * _ROW_BYTES, 16 * 16 * MERGE_THREADS
             rest = weights + given + 4 * (2 * 4 + 2) * self.tile + 4 * 2 * BLOCK
-        return -(-(keys + query + barriers + rest) // 1024) * 1024
+            size = 2 * keys + _KEY_TILES * query + 10 * 8 + rest
+        return -(-size // 1024) * 1024
 
     def words_bytes(self, lines: int, slices: int) -> int:
         """Return the bytes of a plan of so many lines and slices (mla/plan.cuh)."""

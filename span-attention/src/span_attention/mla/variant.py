@@ -20,6 +20,7 @@ from span_attention.mla.tuning import (
     CODES_REGISTERS,
     KEEPS,
     LEAVES,
+    WIDE_REGISTERS,
     WIDEST,
     WIDEST_OF_CODES,
     Division,
@@ -124,10 +125,12 @@ def attend_variant(options: MLAOptions, tile: int) -> Variant:
         keeps, leaves = CODES_REGISTERS[tile]
         macros |= {"CODES": True, "KEEPS": keeps, "LEAVES": leaves}
         return Variant.of("mla_codes", _CODES, macros, (ARCHITECTURE,))
-    macros |= {"KEEPS": KEEPS, "LEAVES": LEAVES}
     if tile == WIDEST:
         name, source = ("mla_selected", _SELECTED) if options.selected else ("mla_wide", _WIDE)
+        scores, keeps, leaves = WIDE_REGISTERS
+        macros |= {"SCORES": scores, "KEEPS": keeps, "LEAVES": leaves}
         return Variant.of(name, source, {**macros, "SELECTED": options.selected}, (ARCHITECTURE,))
+    macros |= {"KEEPS": KEEPS, "LEAVES": LEAVES}
     return Variant.of("mla_narrow", _NARROW, {**macros, "CODES": False}, (ARCHITECTURE,))
 
 

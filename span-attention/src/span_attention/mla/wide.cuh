@@ -1,308 +1,361 @@
 // Latent attention of tiles of 64 lines on Hopper, absorbed: all heads read the latents themselves.
 //
-// A tile's result is 64 x 512 float32, the registers of two warpgroups: side 0 holds the left half
-// of the columns, side 1 the right one. Of each pair of blocks of keys, side 0 computes the scores
-// of the first one and side 1 those of the second; each multiplies its own weights with its half of
-// the values, gives them to the other side through shared memory, and multiplies the other's. So
-// one side's softmax runs while the tensor cores work for the other (FlashMLA's seesaw schedule).
-// The largest scores go from side 0 to side 1 and back:
+// Three warpgroups work on each block of keys in turn. The first turns keys into weights. The other
+// two, the sides, hold half of the columns of the result each, 64 x 256 float32, and add the weights
+// times their half of the values. So scores of a block are computed beside the values of the one
+// before it, and no accumulator waits for a softmax. Weights go to the sides in the place of the
+// block's last tile of keys, which scores alone read.
 //
-//   side 0   s0 = QK0; m' = max(m, s0); p0 = 2^(s0 - m')      O = O 2^(m - m') + p0 V0
-//            with m'' from side 1: p0' = p0 2^(m' - m'')      O = O 2^(m' - m'') + p1 V1
-//   side 1   s1 = QK1; with m': m'' = max(m', s1); p1 = 2^(s1 - m'')
-//                                                             O = O 2^(m - m'') + p1 V1 + p0' V0
+// Keys come in halves, tiles 0 .. 3 and 4 .. 7, through a ring of five slots, and the last tiles
+// through one of three: each side gives its half back as soon as it has read it. There is room for
+// five because the first half of a task's queries, which comes through the ring as well, stays in
+// registers. Products of registers and keys also read half as much shared memory as those of tiles:
+// a pair of blocks moves 552 KB, 4300 cycles, beside products of 4350.
 //
-// Weights are exchanged in the place of the block's last tile of keys, which scores alone read.
+// The largest score that weights are relative to grows only where they would exceed 2^kSlack; else
+// results are not rescaled.
 //
 // Macros: T (half or bfloat16), KEY_SIZE, VALUE_SIZE, TILE (64), LSE (0 or 1), SELECTED (1: threads
-//         copy keys, not TMA), KEEPS, LEAVES (registers of a thread of a consumer, of a producer).
+//         copy keys, not TMA), SCORES, KEEPS, LEAVES (registers of a thread that computes scores,
+//         of a side, of a producer).
 
-constexpr int kFragments = kBlock / 8, kAccumulators = VALUE_SIZE / 2 / 8;
-constexpr int kFirstMost = 1, kSecondMost = 2, kFirstWeights = 3, kSums = 4, kOwn = 5;  // barriers
+constexpr int kThreads = 4 * kGroup;
+constexpr int kHalves = 5, kLasts = 3;  // slots
+constexpr int kFragments = kBlock / 8;
+constexpr int kParts = 2, kAccumulators = VALUE_SIZE / 2 / kParts / 8;  // of a side's columns
+constexpr int kOwn = 1;  // barrier of the warpgroup that computes scores
+constexpr float kSlack = 8.0f;
 static_assert(TILE == 64, "lines of a warpgroup's products");
+static_assert(kTile == kQueryTile, "queries come as keys do");
 
-struct Shared {
-  Buffers buffers;
-  Barriers barriers;
-  float most[2][TILE];
-  float sums[2][2][TILE];  // of tasks in turn
+// What comes to the sides with weights; with those of a task's last keys, where its results go.
+enum { kKeys, kLastKeys, kDone };
+struct News {
+  int what, line, lines, slot;
 };
 
-using ScoresOf = float[kFragments][4];
-using Weights = unsigned[kFragments / 2][4];
+struct Shared {
+  alignas(1024) unsigned char halves[kHalves][kHalf * kTile];
+  alignas(1024) unsigned char lasts[kLasts][kTile];
+  alignas(1024) unsigned char query[kKeyTiles - kHalf][kQueryTile];
+  float keep[kLasts][TILE];   // what results before the block are multiplied by
+  float share[kLasts][TILE];  // what they are multiplied by after a task's last block
+  News news[kLasts];
+  Barrier half_full[kHalves], half_empty[kHalves];
+  Barrier last_full[kLasts], weighed[kLasts], last_empty[kLasts];
+  Barrier query_full, query_empty;
 
-// s (+)= the queries times tiles first .. last - 1 of the keys.
-template <int kFirst, int kLast>
-__device__ __forceinline__ void add_scores(ScoresOf& s, unsigned query, unsigned keys, bool adds) {
-#pragma unroll
-  for (int k = kFirst * 4; k < kLast * 4; ++k) {
-    const int tile = k / 4, within = k % 4 * 32;
-    Wgmma<T, kFragments>::of_tiles(s, tile_at<kRowBytes>(query + tile * kQueryTile + within, 16),
-                                   tile_at<kRowBytes>(keys + tile * kTile + within, 16),
-                                   adds || k > kFirst * 4);
-  }
-}
-
-// acc += p times the half of the values that begins at `values`.
-__device__ __forceinline__ void start_values(float (&acc)[kAccumulators][4], const Weights& p,
-                                             unsigned values) {
-  wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < kBlock / 16; ++k) {
-    Wgmma<T, kAccumulators>::of_registers(acc, p[k],
-                                          tile_at<kRowBytes>(values + 16 * k * kRowBytes, kTile));
-  }
-  wgmma_commit();
-}
-
-__device__ __forceinline__ void rescale(float (&acc)[kAccumulators][4], const float (&keep)[2]) {
-  if (__all_sync(0xffffffffu, keep[0] == 1.0f && keep[1] == 1.0f)) return;
-#pragma unroll
-  for (int n = 0; n < kAccumulators; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) acc[n][i] *= keep[i / 2];
-  }
-}
-
-// The largest score of each of the lane's two lines, over all its columns.
-__device__ __forceinline__ void largest(const ScoresOf& s, float (&most)[2]) {
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    float x = hidden();
-#pragma unroll
-    for (int n = 0; n < kFragments; ++n) x = fmaxf(x, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    most[row] = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-  }
-}
-
-// 2^(from - to), both times log2_scale: exactly 1 where they are equal.
-__device__ __forceinline__ float factor(float from, float to, float log2_scale) {
-  const float base = to == hidden() ? 0.0f : __fmul_rn(to, log2_scale);
-  return power_of_2(__fmul_rn(from, log2_scale) - base);
-}
-
-// Turns scores into weights; adds them to the lane's sums.
-__device__ __forceinline__ void weigh(ScoresOf& s, const float (&most)[2], float (&sum)[2],
-                                      float log2_scale) {
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const float base = most[row] == hidden() ? 0.0f : __fmul_rn(most[row], log2_scale);
-    float added = 0.0f;
-#pragma unroll
-    for (int n = 0; n < kFragments; ++n) {
-#pragma unroll
-      for (int i = 2 * row; i < 2 * row + 2; ++i) {
-        s[n][i] = power_of_2(s[n][i] * log2_scale - base);
-        added += s[n][i];
+  // Slots are filled by `fillers` arrivals. All threads call this.
+  __device__ __forceinline__ void init(int fillers) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kHalves; ++i) {
+        init_barrier(&half_full[i], fillers);
+        init_barrier(&half_empty[i], 4);
       }
+      for (int i = 0; i < kLasts; ++i) {
+        init_barrier(&last_full[i], fillers);
+        init_barrier(&weighed[i], 4);
+        init_barrier(&last_empty[i], 8);
+      }
+      init_barrier(&query_full, 1);
+      init_barrier(&query_empty, 4);
+      publish_barriers();
     }
-    sum[row] += added;
+    __syncthreads();
   }
-}
+};
 
-// Rounded weights, times `share`.
-__device__ __forceinline__ void round_weights(Weights& p, const ScoresOf& s,
-                                              const float (&share)[2]) {
-#pragma unroll
-  for (int k = 0; k < kFragments / 2; ++k) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* pair = &s[2 * k + i / 2][i % 2 * 2];
-      p[k][i] = pack_pair<T>(pair[0] * share[i % 2], pair[1] * share[i % 2]);
-    }
-  }
-}
+// A place in a ring of slots.
+template <int kSlots>
+struct Turn {
+  int slot = 0, parity = 0;
 
-// Both sides hold a line's weights in the same lanes.
-__device__ __forceinline__ uint4* place_of(unsigned char* keys) {
-  return reinterpret_cast<uint4*>(keys + kValueTiles * kTile) + threadIdx.x % kGroup;
-}
-__device__ __forceinline__ void give(unsigned char* keys, const Weights& p) {
-#pragma unroll
-  for (int k = 0; k < kFragments / 2; ++k) {
-    place_of(keys)[k * kGroup] = make_uint4(p[k][0], p[k][1], p[k][2], p[k][3]);
+  __device__ __forceinline__ void next() {
+    if (++slot == kSlots) slot = 0, parity ^= 1;
   }
-}
-__device__ __forceinline__ void take(Weights& p, unsigned char* keys) {
-#pragma unroll
-  for (int k = 0; k < kFragments / 2; ++k) {
-    const uint4 got = place_of(keys)[k * kGroup];
-    p[k][0] = got.x, p[k][1] = got.y, p[k][2] = got.z, p[k][3] = got.w;
-  }
-}
+};
 
-// Waits for a half of a block of keys.
+// Waits for keys or queries.
 __device__ __forceinline__ void wait_for_keys(Barrier* full, int parity) {
   wait(full, parity);
   if (SELECTED) publish_to_async();  // threads wrote them
 }
 
-template <int kSide>
-__device__ __forceinline__ void consume(Shared& shared, const Arguments& of) {
-  Barriers& barriers = shared.barriers;
+// The first half of queries[64 lines], as fragments of A.
+using Queries = unsigned[kHalf * 4][4];
+
+// The lane's 16 bytes of the k-th 16 columns of a swizzled tile of 64 lines, as four matrices.
+__device__ __forceinline__ unsigned matrices_at(unsigned tile, int k) {
+  const int lane = threadIdx.x % kWarp;
+  const int line = threadIdx.x % kGroup / kWarp * 16 + lane % 16;
+  return tile + line * kRowBytes + (2 * k + lane / 16 ^ line % 8) * 16;
+}
+
+// s (+)= the queries' tiles in shared memory times as many tiles of keys.
+template <int kTiles>
+__device__ __forceinline__ void add_scores(float (&s)[kFragments][4], unsigned query,
+                                           unsigned keys) {
+#pragma unroll
+  for (int i = 0; i < kTiles * 4; ++i) {
+    const int at = i / 4 * kTile + i % 4 * 32;
+    Wgmma<T, kFragments>::of_tiles(s, tile_at<kRowBytes>(query + at, 16),
+                                   tile_at<kRowBytes>(keys + at, 16), 1);
+  }
+}
+
+// The largest score of one of the lane's two lines, over all its columns.
+__device__ __forceinline__ float largest(const float (&s)[kFragments][4], int row) {
+  float most = hidden();
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+    most = fmaxf(most, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
+  }
+  most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+  return fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+}
+
+// The results of a task without keys.
+__device__ __forceinline__ void write_nothing(const Arguments& of, const Task& task) {
+  for (int i = threadIdx.x % kGroup; i < task.lines * VALUE_SIZE; i += kGroup) {
+    if (task.slot >= 0) {
+      outputs_of(of, task.slot, 0)[i] = 0.0f;
+    } else {
+      of.out[static_cast<long long>(task.line) * VALUE_SIZE + i] = from_float<T>(0.0f);
+    }
+  }
+  for (int line = threadIdx.x % kGroup; line < task.lines; line += kGroup) {
+    write_exponent(of, task, line, hidden(), 0.0f);
+  }
+}
+
+// The weights of each task's blocks.
+__device__ __forceinline__ void weigh_keys(Shared& shared, const Arguments& of) {
   const int lane = threadIdx.x % kWarp;
   const int first_line = threadIdx.x % kGroup / kWarp * 16 + lane / 4;
-  const unsigned query = shared_address(shared.buffers.query);
-  unsigned char* const keys = shared.buffers.keys[kSide];
-  unsigned char* const others = shared.buffers.keys[1 - kSide];
-  constexpr int kColumn = kSide * kHalf * kTile;  // of this side's half of the values
-  const float one[2] = {1.0f, 1.0f};
-  int query_parity = 0, parity[2] = {0, 0}, turn = 0;
-
+  const float log2_scale = of.log2_scale;
+  const unsigned query = shared_address(shared.query);
+  Turn<kHalves> halves;
+  Turn<kLasts> last;
+  int query_parity = 0;
+  const auto tell = [&](const News& news) {
+    if (threadIdx.x % kGroup == 0) shared.news[last.slot] = news;
+    publish_to_async();
+    __syncwarp();
+    arrive_if(lane == 0, &shared.weighed[last.slot]);
+  };
   wait_for_kernel_before();
   for_each_task(of, [&](const Task& task) {
-    float acc[kAccumulators][4] = {}, most[2] = {hidden(), hidden()}, sum[2] = {};
-    const int position[2] = {task.position_of(first_line, of.lines_of_position),
-                             task.position_of(first_line + 8, of.lines_of_position)};
-    const auto zero_tail = [&](unsigned char* values, int block) {
-      const int there = task.last_token + 1 - block * kBlock;
-      if (there < kBlock) zero_values<kHalf>(values + kColumn, there, kOwn + kSide);
-    };
-    const auto scores = [&](ScoresOf& s, int block) {
-      wait_for_keys(&barriers.full[kSide][kSide], parity[kSide]);
-      const unsigned at = shared_address(keys);
+    if (task.first_block >= task.end) return write_nothing(of, task);
+    float most[2] = {hidden(), hidden()}, sum[2] = {};
+    const int seen[2] = {task.position_of(first_line, of.lines_of_position) - lane % 4 * 2,
+                         task.position_of(first_line + 8, of.lines_of_position) - lane % 4 * 2};
+    const int all_see = (task.position_of(0, of.lines_of_position) + 1) / kBlock;  // blocks
+    Queries q;
+    wait_for_keys(&shared.half_full[halves.slot], halves.parity);
+    const unsigned from = shared_address(shared.halves[halves.slot]);
+#pragma unroll
+    for (int i = 0; i < kHalf * 4; ++i) {
+      load_matrices(q[i], matrices_at(from + i / 4 * kQueryTile, i % 4));
+    }
+    __syncwarp();
+    arrive_if(lane == 0, &shared.half_empty[halves.slot]);
+    halves.next();
+    wait(&shared.query_full, query_parity);
+    query_parity ^= 1;
+    for (int block = task.first_block; block < task.end; ++block) {
+      const bool is_last = block + 1 == task.end;
+      float s[kFragments][4];
+      unsigned char* const left = shared.halves[halves.slot];
+      wait_for_keys(&shared.half_full[halves.slot], halves.parity);
+      halves.next();
       wgmma_fence();
-      add_scores<kSide * kHalf, kSide * kHalf + kHalf>(s, query, at, false);
-      wait_for_keys(&barriers.full[kSide][1 - kSide], parity[kSide]);
-      add_scores<(1 - kSide) * kHalf, (1 - kSide) * kHalf + kHalf>(s, query, at, true);
-      add_scores<kValueTiles, kKeyTiles>(s, query, at, true);
+#pragma unroll
+      for (int i = 0; i < kHalf * 4; ++i) {
+        const unsigned at = shared_address(left) + i / 4 * kTile + i % 4 * 32;
+        Wgmma<T, kFragments>::of_rows(s, q[i], tile_at<kRowBytes>(at, 16), i > 0);
+      }
+      unsigned char* const right = shared.halves[halves.slot];
+      wait_for_keys(&shared.half_full[halves.slot], halves.parity);
+      halves.next();
+      add_scores<kHalf>(s, query, shared_address(right));
+      unsigned char* const weights = shared.lasts[last.slot];
+      wait_for_keys(&shared.last_full[last.slot], last.parity);
+      add_scores<1>(s, query + kHalf * kQueryTile, shared_address(weights));
       wgmma_commit();
       wgmma_wait<0>();
       pin(s);
-      if (task.sees_all(block, of.lines_of_position)) return;
-      const int column = block * kBlock + lane % 4 * 2;
+      if (is_last) arrive_if(lane == 0, &shared.query_empty);
+      if (block >= all_see) {
 #pragma unroll
-      for (int n = 0; n < kFragments; ++n) {
+        for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (column + 8 * n + i % 2 > position[i / 2]) s[n][i] = hidden();
+          for (int i = 0; i < 4; ++i) {
+            if (block * kBlock + 8 * n + i % 2 > seen[i / 2]) s[n][i] = hidden();
+          }
         }
       }
-    };
-    const bool has_keys = task.first_block < task.end;
-    if (has_keys) wait(&barriers.query_full, query_parity), query_parity ^= 1;
-
-    for (int block = task.first_block; block < task.end; block += 2) {
-      const bool has_second = block + 1 < task.end, is_last = block + 2 >= task.end;
-      ScoresOf s;
-      Weights p, others_p;
-      float own[2], keep[2];
-      if constexpr (kSide == 0) {
-        scores(s, block);
-        if (is_last) arrive_if(lane == 0, &barriers.query_empty);
-        largest(s, own);
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          own[row] = fmaxf(own[row], most[row]);
-          keep[row] = factor(most[row], own[row], of.log2_scale);
-          sum[row] *= keep[row];
-          if (lane % 4 == 0) shared.most[0][first_line + 8 * row] = own[row];
-        }
-        pass_by<2 * kGroup>(kFirstMost);
-        weigh(s, own, sum, of.log2_scale);
-        round_weights(p, s, one);
-        rescale(acc, keep);
-        zero_tail(keys, block);
-        start_values(acc, p, shared_address(keys) + kColumn);
-        meet<2 * kGroup>(kSecondMost);
+      for (int row = 0; row < 2; ++row) {
+        const float now = largest(s, row), before = most[row];
+        if ((now - before) * log2_scale > kSlack) most[row] = now;
+        const float base = most[row] == hidden() ? 0.0f : __fmul_rn(most[row], log2_scale);
+        // Exactly 1 where nothing changed, as both products are rounded.
+        const float keep = power_of_2(__fmul_rn(before, log2_scale) - base);
+        float added = 0.0f;
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          most[row] = shared.most[1][first_line + 8 * row];
-          keep[row] = factor(own[row], most[row], of.log2_scale);
-          sum[row] *= keep[row];
-        }
-        round_weights(others_p, s, keep);
-        give(keys, others_p);
-        pass_by<2 * kGroup>(kFirstWeights);
-        if (has_second) take(others_p, others);
-        wgmma_wait<0>();
-        pin(acc);
-        barriers.release(0, kSide);
-        rescale(acc, keep);
-        if (has_second) {
-          wait_for_keys(&barriers.full[1][0], parity[1]);
-          zero_tail(others, block + 1);
-          start_values(acc, others_p, shared_address(others) + kColumn);
-          wgmma_wait<0>();
-          pin(acc);
-          barriers.release(1, kSide);
-        }
-      } else {
-        own[0] = own[1] = hidden();
-        if (has_second) {
-          scores(s, block + 1);
-          largest(s, own);
-        }
-        if (is_last) arrive_if(lane == 0, &barriers.query_empty);
-        meet<2 * kGroup>(kFirstMost);
+        for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
-        for (int row = 0; row < 2; ++row) {
-          own[row] = fmaxf(own[row], shared.most[0][first_line + 8 * row]);
-          keep[row] = factor(most[row], own[row], of.log2_scale);
-          most[row] = own[row];
-          sum[row] *= keep[row];
-          if (lane % 4 == 0) shared.most[1][first_line + 8 * row] = own[row];
+          for (int i = 2 * row; i < 2 * row + 2; ++i) {
+            s[n][i] = power_of_2(s[n][i] * log2_scale - base);
+            added += s[n][i];
+          }
         }
-        if (has_second) {
-          weigh(s, own, sum, of.log2_scale);
-          round_weights(p, s, one);
-          give(keys, p);
-        }
-        pass_by<2 * kGroup>(kSecondMost);
-        rescale(acc, keep);
-        if (has_second) {
-          zero_tail(keys, block + 1);
-          start_values(acc, p, shared_address(keys) + kColumn);
-        }
-        wait_for_keys(&barriers.full[0][1], parity[0]);
-        zero_tail(others, block);
-        meet<2 * kGroup>(kFirstWeights);
-        take(others_p, others);
-        start_values(acc, others_p, shared_address(others) + kColumn);
-        if (has_second) {
-          wgmma_wait<1>();
-          barriers.release(1, kSide);
-        }
-        wgmma_wait<0>();
-        pin(acc);
-        barriers.release(0, kSide);
+        sum[row] = sum[row] * keep + added;
+        if (lane % 4 == 0) shared.keep[last.slot][first_line + 8 * row] = keep;
       }
-      parity[0] ^= 1;
-      if (has_second) parity[1] ^= 1;
-    }
-
-    float (&sums)[2][TILE] = shared.sums[turn];
-    turn ^= 1;
+      meet<kGroup>(kOwn);  // all warps have read the block's last tile
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      sum[row] += __shfl_xor_sync(0xffffffffu, sum[row], 1);
-      sum[row] += __shfl_xor_sync(0xffffffffu, sum[row], 2);
-      if (lane % 4 == 0) sums[kSide][first_line + 8 * row] = sum[row];
+      for (int k = 0; k < kFragments / 2; ++k) {
+        const auto rounded = [&](int i) {
+          const float* pair = &s[2 * k + i / 2][i % 2 * 2];
+          return pack_pair<T>(pair[0], pair[1]);
+        };
+        const unsigned p[4] = {rounded(0), rounded(1), rounded(2), rounded(3)};
+        store_matrices(matrices_at(shared_address(weights), k), p);
+      }
+      if (is_last) {
+        const int there = task.last_token + 1 - block * kBlock;
+        if (there < kBlock) {
+          zero_values<kHalf>(left, there, kOwn);
+          zero_values<kHalf>(right, there, kOwn);
+        }
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          sum[row] += __shfl_xor_sync(0xffffffffu, sum[row], 1);
+          sum[row] += __shfl_xor_sync(0xffffffffu, sum[row], 2);
+          const float share = sum[row] > 0.0f ? 1.0f / sum[row] : 0.0f;
+          if (lane % 4 == 0) shared.share[last.slot][first_line + 8 * row] = share;
+        }
+      }
+      tell({is_last ? kLastKeys : kKeys, task.line, task.lines, task.slot});
+      last.next();
     }
-    meet<2 * kGroup>(kSums);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int line = first_line + 8 * row;
-      if (line >= task.lines) continue;
-      const float total = sums[0][line] + sums[1][line], share = total > 0.0f ? 1.0f / total : 0.0f;
-      if (kSide == 0 && lane % 4 == 0) {
-        write_exponent(of, task, line, most[row] * of.log2_scale, total);
-      }
-      const int column = kSide * VALUE_SIZE / 2 + lane % 4 * 2;
-      T* const out = of.out + static_cast<long long>(task.line + line) * VALUE_SIZE + column;
-      float* const part = outputs_of(of, max(task.slot, 0), line) + column;
-#pragma unroll
-      for (int n = 0; n < kAccumulators; ++n) {
-        const float x = acc[n][2 * row] * share, y = acc[n][2 * row + 1] * share;
-        if (task.slot >= 0) {
-          *reinterpret_cast<float2*>(part + 8 * n) = make_float2(x, y);
-        } else {
-          *reinterpret_cast<unsigned*>(out + 8 * n) = pack_pair<T>(x, y);
-        }
+      if (lane % 4 == 0 && line < task.lines) {
+        write_exponent(of, task, line, most[row] * log2_scale, sum[row]);
       }
     }
   });
+  wait(&shared.last_empty[last.slot], last.parity ^ 1);
+  tell({kDone});
+}
+
+using Sums = float[kParts][kAccumulators][4];
+
+__device__ __forceinline__ void rescale(Sums& acc, const float (&keep)[2]) {
+  if (__all_sync(0xffffffffu, keep[0] == 1.0f && keep[1] == 1.0f)) return;
+#pragma unroll
+  for (int n = 0; n < kParts * kAccumulators; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[n / kAccumulators][n % kAccumulators][i] *= keep[i / 2];
+  }
+}
+
+// The lane's results of a task.
+__device__ __forceinline__ void write_results(const Sums& acc, const float (&share)[2],
+                                              const Arguments& of, const News& news, int side) {
+  const int lane = threadIdx.x % kWarp, column = side * VALUE_SIZE / 2 + lane % 4 * 2;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int line = threadIdx.x % kGroup / kWarp * 16 + lane / 4 + 8 * row;
+    if (line >= news.lines) continue;
+    T* const out = of.out + static_cast<long long>(news.line + line) * VALUE_SIZE + column;
+    float* const part = outputs_of(of, max(news.slot, 0), line) + column;
+#pragma unroll
+    for (int n = 0; n < kParts * kAccumulators; ++n) {
+      const float(&from)[4] = acc[n / kAccumulators][n % kAccumulators];
+      const float x = from[2 * row] * share[row], y = from[2 * row + 1] * share[row];
+      if (news.slot >= 0) {
+        *reinterpret_cast<float2*>(part + 8 * n) = make_float2(x, y);
+      } else {
+        *reinterpret_cast<unsigned*>(out + 8 * n) = pack_pair<T>(x, y);
+      }
+    }
+  }
+}
+
+// Each task's weights times a half of the values.
+__device__ __forceinline__ void add_values(Shared& shared, const Arguments& of, int side) {
+  const int lane = threadIdx.x % kWarp;
+  const int first_line = threadIdx.x % kGroup / kWarp * 16 + lane / 4;
+  Turn<kHalves> halves;
+  Turn<kLasts> last;
+  if (side == 1) halves.next();
+  wait_for_kernel_before();
+  for (;;) {
+    wait(&shared.weighed[last.slot], last.parity);
+    if (shared.news[last.slot].what == kDone) break;
+    halves.next();  // queries
+    Sums acc = {};
+    News news;
+    float share[2];
+    do {
+      wait(&shared.weighed[last.slot], last.parity);
+      wait_for_keys(&shared.half_full[halves.slot], halves.parity);
+      const float keep[2] = {shared.keep[last.slot][first_line],
+                             shared.keep[last.slot][first_line + 8]};
+      rescale(acc, keep);
+      const unsigned weights = shared_address(shared.lasts[last.slot]);
+      const unsigned values = shared_address(shared.halves[halves.slot]);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kBlock / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          Wgmma<T, kAccumulators>::of_tile_and_columns(
+              acc[i], tile_at<kRowBytes>(weights + k * 32, 16),
+              tile_at<kRowBytes>(values + i * kHalf / kParts * kTile + 16 * k * kRowBytes, kTile));
+        }
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) pin(acc[i]);
+      news = shared.news[last.slot];
+      share[0] = shared.share[last.slot][first_line];
+      share[1] = shared.share[last.slot][first_line + 8];
+      __syncwarp();
+      arrive_if(lane == 0, &shared.half_empty[halves.slot]);
+      arrive_if(lane == 0, &shared.last_empty[last.slot]);
+      last.next();
+      halves.next(), halves.next();
+    } while (news.what == kKeys);
+    write_results(acc, share, of, news, side);
+  }
+}
+
+// Copies the queries of a task: all producers call this.
+__device__ __forceinline__ void bring_query(Shared& shared, Turn<kHalves>& halves, int& query_parity,
+                                            const TensorMap& map, const Task& task) {
+  const auto bring = [&](unsigned char* to, int first, int tiles, Barrier* full) {
+    arrive_expecting(full, tiles * kQueryTile);
+    for (int i = 0; i < tiles; ++i) {
+      copy_box(to + i * kQueryTile, map, (first + i) * kColumns, task.line, 0, full);
+    }
+  };
+  wait(&shared.half_empty[halves.slot], halves.parity ^ 1);
+  wait(&shared.query_empty, query_parity);
+  if (threadIdx.x > 0) {
+    if (SELECTED) arrive(&shared.half_full[halves.slot]);
+  } else {
+    bring(shared.halves[halves.slot], 0, kHalf, &shared.half_full[halves.slot]);
+    bring(shared.query[0], kHalf, kKeyTiles - kHalf, &shared.query_full);
+  }
+  __syncwarp();
+  halves.next();
+  query_parity ^= 1;
 }
 
 // What a thread block does, whose first warpgroup calls `produce`.
@@ -313,11 +366,11 @@ __device__ __forceinline__ void run(Shared& shared, const Arguments& of, Produce
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LEAVES));
     produce();
   } else if (group == 1) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEPS));
-    consume<0>(shared, of);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(SCORES));
+    weigh_keys(shared, of);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEPS));
-    consume<1>(shared, of);
+    add_values(shared, of, group - 2);
   }
   let_next_kernel_start();
 }

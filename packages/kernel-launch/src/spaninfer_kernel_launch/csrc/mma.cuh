@@ -30,6 +30,15 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsi
                : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// Four 8 x 8 matrices to shared memory; lanes 8i .. 8i + 7 give the places of the rows of matrix i.
+__device__ __forceinline__ void store_matrices(unsigned row, const unsigned (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+#endif
+
 // 8-bit codes, and what their products are summed in.
 struct e4m3 {
   unsigned char bits;

@@ -122,6 +122,16 @@ struct Wgmma;
           : FRAGMENTS_##N                                                                          \
           : "l"(a), "l"(b));                                                                       \
     }                                                                                              \
+    /* A from shared memory, its depth contiguous, B's columns contiguous. */                      \
+    static __device__ __forceinline__ void of_tile_and_columns(                                    \
+        float (&sums)[N / 8][4], unsigned long long a, unsigned long long b) {                     \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nmov.pred adds, 1;\n"                                               \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NAMES_##N "}, " A0  \
+          ", " A1 ", adds, 1, 1, 0, 1;\n}"                                                         \
+          : FRAGMENTS_##N                                                                          \
+          : "l"(a), "l"(b));                                                                       \
+    }                                                                                              \
     /* A from registers, B's columns contiguous. */                                                \
     static __device__ __forceinline__ void of_registers(float (&sums)[N / 8][4],                   \
                                                         const unsigned (&a)[4],                    \
