@@ -16,7 +16,7 @@ from spaninfer_kernels_cuda.rows import Division, divide, launch
         (5120, 2, Division(vector=8, threads=512, packs=2)),
         (4096, 4, Division(vector=4, threads=512, packs=2)),
         (16_384, 2, Division(vector=8, threads=512, packs=4)),
-        (20_480, 2, Division(vector=8, threads=512, packs=8)),
+        (20_480, 2, Division(vector=8, threads=512, packs=5)),
         (32_768, 2, Division(vector=8, threads=512, packs=8)),
         (1001, 2, Division(vector=1, threads=512, packs=2)),
         (1002, 2, Division(vector=2, threads=512, packs=1)),

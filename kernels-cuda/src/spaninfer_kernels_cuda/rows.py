@@ -32,7 +32,7 @@ def divide(channels: int, itemsize: int) -> Division:
         vector //= 2
     loads = channels // vector
     threads = min(max(_next_power_of_2(loads), _FEWEST_THREADS), _MAX_THREADS)
-    packs = _next_power_of_2(-(-loads // threads))
+    packs = -(-loads // threads)
     if packs > _MAX_PACKS:
         raise ShapeError(
             f"a row of {channels} channels of {itemsize} bytes, loaded by {vector}; "
