@@ -15,7 +15,7 @@ from spaninfer_kernels_cuda.gemm.tuning import (
     is_faster,
     launch,
 )
-from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, every_many, launch_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, band_of, choose_many, every_many, launch_wide
 
 SHARED = {
     "sm_75": 65_536,
@@ -172,6 +172,15 @@ def test_blocks_that_share_all_tiles_are_one_per_sm_and_clusters_one_per_tile(ti
     assert grid.grid == (blocks, 1, 1)
     assert grid.cluster == (tile.splits, 1, 1)
     assert grid.overlaps
+
+
+def test_a_band_is_as_many_rows_of_x_as_stay_in_the_cache():
+    tile, many = Wide(2, 1, 128, 4), Wide(2, 1, 256, 4, many=True)
+
+    assert band_of(256, 2 * 3584, tile) == 2  # all there are
+    assert band_of(8192, 18_944, tile) * 128 * 18_944 <= 20 << 20
+    assert band_of(8192, 1 << 20, tile) == 1
+    assert band_of(8192, 2 * 3584, many) == 1  # it is the weight that stays
 
 
 @pytest.mark.parametrize(("outputs", "inner"), SHAPES)

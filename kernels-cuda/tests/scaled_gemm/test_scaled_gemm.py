@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from spaninfer_kernel_launch import DeviceError, DTypeError, ShapeError, get_gpu, new_stream
 from spaninfer_kernels_cuda import scaled_gemm
-from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, band_of, fill_wide
 from spaninfer_kernels_cuda.scaled_gemm import Codes, Shape, Tile
 from spaninfer_op_reference import block_scaled_linear, gated, scaled_linear
 
@@ -102,6 +102,22 @@ def test_every_tile_is_right_and_gives_the_same_bits_again(on_gpu, codes, gate):
 
         check(first, codes, arrays, gate)
         assert (first == second).all(), tile
+
+
+@pytest.mark.gpu
+def test_rows_of_several_bands_are_right(on_gpu):
+    gpu = get_gpu()
+    if gpu.arch != "sm_90a":
+        pytest.skip("bands are those of wide.cu")
+    rows, outputs, inner = 1500, 424, 18_944
+    tile = fill_wide(Wide(2, 1, 128, 0), SHARED_BYTES)
+    assert band_of(rows, inner, tile) < -(-rows // tile.tokens)
+    arrays = arguments(FP8, rows, outputs, inner)
+    step = scaled_gemm.prepare(Shape(rows, outputs, inner), FP8, dtype=BFLOAT16, gpu=gpu, tile=tile)
+
+    (y,) = run(on_gpu, step, arrays)
+
+    check(y, FP8, arrays)
 
 
 @pytest.mark.gpu

@@ -83,6 +83,15 @@ class Sizes(NamedTuple):
     inner: Int32
 
 
+class WideSizes(NamedTuple):
+    """M, N and K, and tiles of x that a tile of the weight is multiplied by in turn."""
+
+    tokens: Int32
+    rows: Int32
+    inner: Int32
+    band: Int32
+
+
 class ClearArguments(NamedTuple):
     """Arguments of gemm_clear."""
 
@@ -91,7 +100,7 @@ class ClearArguments(NamedTuple):
 
 GEMM_GENERAL: Final = Signature("gemm", GeneralArguments, GeneralSizes)
 GEMM_HOPPER: Final = Signature("gemm", HopperArguments, Sizes)
-GEMM_WIDE: Final = Signature("gemm", WideArguments, Sizes)
+GEMM_WIDE: Final = Signature("gemm", WideArguments, WideSizes)
 GEMM_TALL: Final = Signature("gemm", TallArguments, Sizes)
 GEMM_CLEAR: Final = Signature("gemm_clear", ClearArguments)
 

@@ -41,12 +41,13 @@ from spaninfer_kernels_cuda.gemm.kernels import (
     Operands,
     Sizes,
     TallTiles,
+    WideSizes,
     WideTiles,
 )
 from spaninfer_kernels_cuda.gemm.tall import Tall, launch_tall
 from spaninfer_kernels_cuda.gemm.tiles import AnyTile
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile, launch
-from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, band_of, launch_wide
 
 _HEADERS = (
     "types.cuh",
@@ -272,7 +273,9 @@ def _load(
     shape = operands.shape
     sizes = Sizes(shape.rows, shape.outputs, shape.inner)
     if isinstance(tile, Wide):
-        return WideTiles(operands, tile, Call(load(compiled, gpu, GEMM_WIDE), grid, sizes))
+        band = band_of(shape.rows, shape.inner * np.dtype(operands.dtype).itemsize, tile)
+        wide = Call(load(compiled, gpu, GEMM_WIDE), grid, WideSizes(*sizes, band))
+        return WideTiles(operands, tile, wide)
     if isinstance(tile, Tall):
         return TallTiles(operands, tile, Call(load(compiled, gpu, GEMM_TALL), grid, sizes))
     if tile.hopper:

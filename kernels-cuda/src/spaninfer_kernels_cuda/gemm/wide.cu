@@ -11,8 +11,8 @@
 // accumulators through shared memory (split-K). Weights do not depend on the previous kernel: the
 // ring is filled while that one runs.
 //
-// Where M is large (MANY), the weight is what all blocks read again and again: neighbouring blocks
-// have the same rows of x, and the weight stays in the L2 cache.
+// Tiles are taken in bands: `band` tiles of x, whose rows stay in the L2 cache, with one tile of the
+// weight after the other. Where M is large (MANY), a band is one tile, and what stays is the weight.
 //
 // Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
 //         rows or blocks of scales.cuh; none), GROUPS (2 or 3), ALTERNATE (whether each has tiles
@@ -64,15 +64,17 @@ using Turn = TurnOf<STAGES>;
 // A block's next chunk and its unit of work: a weight tile with a tile of x.
 struct ChunkCursor {
   int unit, chunk;
+  int token, tile;  // the unit's first row of x, and its tile of the weight
 };
 
 // A block's share of the work: a part of the chunks of some units.
 struct WorkRange {
   int begin, end;          // chunks
   int first, step, units;  // first, first + step, .. below units
-  int across;              // units in a row that have the same tile of the weight, MANY: of x
+  int of_x, of_weight;     // tiles
+  int band;                // tiles of x that have one tile of the weight in turn
 
-  static __device__ __forceinline__ WorkRange of(int tokens, int rows, int inner) {
+  static __device__ __forceinline__ WorkRange of(int tokens, int rows, int inner, int band) {
     const int chunks = (inner + kChunk - 1) / kChunk, split = blockIdx.x % SPLITS;
     const int of_x = (tokens + kTokens - 1) / kTokens, of_weight = (rows + ROWS - 1) / ROWS;
     return {chunks * split / SPLITS,
@@ -80,30 +82,29 @@ struct WorkRange {
             static_cast<int>(blockIdx.x) / SPLITS,
             static_cast<int>(gridDim.x) / SPLITS,
             of_x * of_weight,
-            MANY ? of_weight : of_x};
+            of_x,
+            of_weight,
+            band};
   }
 
   __device__ __forceinline__ int count() const {
     return (units - first + step - 1) / step * (end - begin);
   }
-  __device__ __forceinline__ ChunkCursor start() const { return {first, begin}; }
+  __device__ __forceinline__ ChunkCursor start() const { return at(first); }
   __device__ __forceinline__ void advance(ChunkCursor& place) const {
-    if (++place.chunk == end) place = {place.unit + step, begin};
+    if (++place.chunk == end) place = at(place.unit + step);
   }
-  // What changes fastest is read again while the L2 cache has the other.
-  __device__ __forceinline__ int token_of(int unit) const {
-    return (MANY ? unit / across : unit % across) * kTokens;
-  }
-  __device__ __forceinline__ int tile_of(int unit) const {
-    return MANY ? unit % across : unit / across;
+  __device__ __forceinline__ ChunkCursor at(int unit) const {
+    const int before = unit / (band * of_weight) * band;  // tiles of x, in earlier bands
+    const int here = max(min(band, of_x - before), 1), in_band = unit - before * of_weight;
+    return {unit, begin, (before + in_band % here) * kTokens, in_band / here};
   }
 };
 
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
-                                            const WorkRange& range, const ChunkCursor& place,
-                                            CachePolicy policy) {
+                                            const ChunkCursor& place, CachePolicy policy) {
   arrive_expecting(&shared.full[stage], kStageBytes);
-  const int row = range.tile_of(place.unit) * ROWS;
+  const int row = place.tile * ROWS;
   const int x = place.chunk * kChunk, y = GATED ? 0 : row, w = GATED ? row / 16 : 0;
   if constexpr (MANY) {
     copy_box(shared.stages[stage], weight, x, y, 0, w, &shared.full[stage]);
@@ -113,9 +114,9 @@ __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const Ten
 }
 
 __device__ __forceinline__ void copy_x(Shared& shared, int stage, const TensorMap& x,
-                                       const WorkRange& range, const ChunkCursor& place) {
-  copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk, range.token_of(place.unit),
-           0, &shared.full[stage]);
+                                       const ChunkCursor& place) {
+  copy_box(shared.stages[stage] + kWeightBytes, x, place.chunk * kChunk, place.token, 0,
+           &shared.full[stage]);
 }
 
 // The producer.
@@ -125,9 +126,9 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   fill_ring<STAGES, false>(
       shared, range,
       [&](int stage, const ChunkCursor& place) {
-        copy_weight(shared, stage, weight, range, place, once);
+        copy_weight(shared, stage, weight, place, once);
       },
-      [&](int stage, const ChunkCursor& place) { copy_x(shared, stage, x, range, place); });
+      [&](int stage, const ChunkCursor& place) { copy_x(shared, stage, x, place); });
 }
 
 // Gives a buffer back to the producer.
@@ -443,8 +444,9 @@ __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
   turn.skip(group * turns);
   for (int unit = range.first + (ALTERNATE ? group * range.step : 0); unit < range.units;
        unit += range.step * (ALTERNATE ? GROUPS : 1), turn.skip((GROUPS - 1) * turns)) {
-    const int token = range.token_of(unit) + lane / 4;
-    const int column = range.tile_of(unit) * kResults * 8 + lane % 4 * 2;
+    const ChunkCursor place = range.at(unit);
+    const int token = place.token + lane / 4;
+    const int column = place.tile * kResults * 8 + lane % 4 * 2;
     const int own = token + in_tile * BLOCKS * kBlockRows + warp * 16;
     const Alternation order{group, unit == range.first, unit + range.step >= range.units};
     order.begin();
@@ -465,7 +467,7 @@ __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
 extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
     gemm(T* out, const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x,
          const T* bias, const T* residual, const float* x_scales, const float* weight_scales,
-         int tokens, int rows, int inner) {
+         int tokens, int rows, int inner, int band) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == kMultiply) {
@@ -478,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(kMultiply + kGroup, 1)
   }
   __syncthreads();
 
-  const WorkRange range = WorkRange::of(tokens, rows, inner);
+  const WorkRange range = WorkRange::of(tokens, rows, inner, band);
   if (threadIdx.x >= kMultiply) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
     if (threadIdx.x == kMultiply) copy_chunks(shared, weight, x, range);

@@ -23,6 +23,7 @@ _CLUSTERS = {1: 132, 2: 66, 4: 28}
 # Rates of an H200 per nanosecond: multiply-adds of one SM, bytes of the L2 cache and of memory.
 _MACS_PER_NS = 2048 * 1.5
 _CACHE_BYTES_PER_NS, _MEMORY_BYTES_PER_NS = 10_500, 4_200
+_BAND_BYTES = 20 << 20  # of x, of 50 MB in the L2 cache
 _FINISH_NS = 0.03  # of an element of a tile's results
 _SPLIT_NS = 2500  # for the reduction over a cluster
 
@@ -117,6 +118,18 @@ def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | 
         cluster=(tile.splits, 1, 1),
         overlaps=True,
     )
+
+
+def band_of(rows: int, row_bytes: int, tile: Wide) -> int:
+    """Return how many tiles of x one tile of the weight after the other is multiplied by.
+
+    As many as stay in the L2 cache meanwhile, so that memory is not read for them again.
+
+    >>> band_of(8192, 18_944, Wide(2, 2, 128, 4)), band_of(8192, 3584, Wide(2, 2, 128, 4))
+    (4, 22)
+    """
+    tiles = -(-rows // tile.tokens)
+    return 1 if tile.many else max(1, min(tiles, _BAND_BYTES // (tile.tokens * row_bytes)))
 
 
 def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
