@@ -35,7 +35,26 @@ def test_a_few_numbers_of_rows_have_the_kernels_of_any_number(product, format):
 
     kernels = {kernel(rows) for rows in few}
     assert {kernel(rows) for rows in (*range(1, 600, 7), *range(600, 8193, 501))} <= kernels
-    assert len(few) == len(kernels) <= 14
+    assert len(few) == len(kernels) <= 16
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 64])
+def test_of_blocks_with_equal_shares_an_sm_holds_one_beside_one_of_the_next_kernel(rows):
+    of_an_sm, reserved = 228 * 1024, 1024  # bytes; those that every block takes
+    few, next_one = (
+        launch(
+            Shape(rows, *sizes),
+            choose(Shape(rows, *sizes), FORMATS[0], "sm_90a", SHARED_BYTES, gated=False),
+            FORMATS[0],
+            SMS,
+        )
+        for sizes in ((37_888, 3584), (3584, 18_944))
+    )
+
+    assert few.grid == (SMS, 1, 1)
+    assert 2 * (few.shared_bytes + reserved) > of_an_sm
+    if rows <= 16:
+        assert few.shared_bytes + next_one.shared_bytes + 2 * reserved <= of_an_sm
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)

@@ -18,10 +18,17 @@ MAX_ROWS = 1 << 16
 MAX_RESULTS = 1 << 31
 
 _HALF_SM_BYTES = 110 * 1024  # so that the next kernel's first chunks fit beside this one's
+# Of blocks with equal shares of all tiles, one per SM: two of them would not fit, but one beside
+# one of another kernel. An SM that had two while others had none took 36 us for 21 (gate and up of
+# a 7B at 1 token, behind an attention output whose blocks leave SMs two at a time).
+_ALONE_BYTES = 231 * 512
 _MAX_SPLITS = 8  # blocks of a cluster on any GPU
 _SMS, _NEARLY_ALL_SMS = 132, 120  # of an H200
 # Blocks that clusters are made of at most, by `wgmma`: two of mma.sync have room on an SM.
 _BLOCKS_IN_CLUSTERS = {False: 264, True: _SMS}
+# Blocks in clusters of three and more that run at a time, where a warpgroup has a tile of wgmma:
+# 126 took two rounds, 32 us for 18 (attention output of a 7B at 288 tokens).
+_SMS_OF_CLUSTERS = 112
 _LONG = 4  # K, in outputs: down projections
 _FEW_TOKENS = (8, 16, 32, 64)
 _GENERAL_TOKENS = (8, 16, 32, 64)
@@ -32,6 +39,7 @@ _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 # Tiles of many tokens: tokens, groups, blocks of a warpgroup, steps in flight; and what a chunk of
 # one takes on an H200, in nanoseconds (2026-11-23).
 _MANY = (
+    (96, 2, 1, 4, 660),
     (96, 4, 2, 8, 1100),
     (128, 2, 1, 4, 775),
     (128, 4, 2, 8, 1440),
@@ -129,6 +137,8 @@ def _many_tiles(
         added_ns = _SHARED_NS + size * _PART_NS / min(share, 1.0)
         yield share * whole_ns + added_ns, fill(tile, format, shared_bytes)
         for splits in range(2, min(_SMS // tiles, _MAX_SPLITS, chunks) + 1):
+            if splits > 2 and tiles * splits > _SMS_OF_CLUSTERS:
+                break
             split = fill(replace(tile, splits=splits), format, shared_bytes)
             if split.stages >= _FEWEST_STAGES:
                 yield -(-chunks // splits) * chunk_ns + size * _CLUSTER_NS, split
@@ -187,6 +197,7 @@ def launch(shape: Shape, tile: Tile, format: QuantizedFormat, sm_count: int) -> 
         return None
     groups = -(-shape.rows // tile.tokens)
     tiles, chunks = -(-shape.outputs // tile.rows), -(-shape.inner // CHUNK)
+    is_alone = tile.hopper and tile.splits == 1 and tile.per_sm == 1
     if tile.per_sm is None:
         blocks = tiles
     elif tile.splits > 1:
@@ -197,7 +208,7 @@ def launch(shape: Shape, tile: Tile, format: QuantizedFormat, sm_count: int) -> 
     return Launch(
         grid=(blocks, groups, 1),
         block=(tile.threads, 1, 1),
-        shared_bytes=tile.shared_bytes(format),
+        shared_bytes=max(tile.shared_bytes(format), _ALONE_BYTES if is_alone else 0),
         cluster=(tile.splits, 1, 1),
         overlaps=True,
     )
