@@ -34,6 +34,9 @@ class Tower:
             yield left
         return [Encoding(np.full((1, 2), len(each.digest), np.float32)) for each in inputs]
 
+    def close(self) -> None:
+        self.ran = 0
+
 
 def made() -> tuple[Tower, Encodings[Any]]:
     tower = Tower()

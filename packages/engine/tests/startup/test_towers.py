@@ -47,6 +47,8 @@ def test_weights_of_towers_are_read_with_the_first_media(
         ):
             assert deviation(np.asarray(rows), wanted) < TOLERANCE
     parts.runner.close()
+    with pytest.raises(AssertionError, match="closed"):  # its weights are given back
+        tower.encode(ITEMS)
 
 
 def test_files_that_are_gone_by_then_are_named(

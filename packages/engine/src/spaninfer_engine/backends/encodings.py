@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeAlias
+from collections.abc import Generator, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,13 +14,21 @@ from spaninfer_engine.ops.step import A, Rows
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.step.batch import MediaRows
 
-Encode: TypeAlias = Callable[[Sequence[TowerInput]], Generator[int, None, Sequence[Encoding[A]]]]
-"""Has towers see media, and says behind every kernel how many are left; equal inputs in any batch
-give equal outputs.
-"""
-
-
 _Work: TypeAlias = Generator[int, None, Sequence[Encoding[A]]]
+
+
+class Encode(Protocol[A]):
+    """The towers of a model; equal inputs in any batch give equal outputs."""
+
+    def __call__(
+        self, inputs: Sequence[TowerInput], /
+    ) -> Generator[int, None, Sequence[Encoding[A]]]:
+        """Have each medium seen, and yield behind every kernel how many are left."""
+        ...
+
+    def close(self) -> None:
+        """Give the weights back; idempotent."""
+        ...
 
 
 class _UnderWay(NamedTuple, Generic[A]):
@@ -37,6 +45,11 @@ class Encodings(Generic[A]):
         self._encode, self._ops = encode, ops
         self._kept: dict[bytes, Encoding[A]] = {}
         self._under_way: _UnderWay[A] | None = None
+
+    def close(self) -> None:
+        """Give encodings and the weights of towers back; idempotent."""
+        self._kept, self._under_way = {}, None
+        self._encode.close()
 
     def update(
         self, inputs: Sequence[TowerInput], dropped: Sequence[bytes], num_steps: int = 1

@@ -65,7 +65,7 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
-from spaninfer_engine.startup.media import encode_with, encoder_bytes, max_encoded, media_setup
+from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_encoded, media_setup
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
@@ -237,7 +237,7 @@ def _assemble(source: _Source, loaded: _Loaded, resolved: Resolved, progress: Pr
         sequences,
         resolved.num_spans,
         () if resolved.kv_offload is None else resolved.kv_offload.num_slots,
-        encode_with(loaded.towers),
+        TowersByKind(loaded.towers) if loaded.towers else None,
     )
     return Parts(
         resolved=resolved,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spaninfer_engine.backends.encodings import Encode
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
@@ -83,16 +83,25 @@ def _both(start: int | None, end: int | None) -> tuple[int, int] | None:
     return None if start is None or end is None else (start, end)
 
 
-def encode_with(towers: Sequence[HostTower[Any]]) -> Encode[Any] | None:
-    """Return what has each medium seen by the tower of its kind; None without towers."""
+@dataclass(frozen=True, slots=True)
+class TowersByKind:
+    """The towers of a model, each of which sees the media of its kinds: an `Encode`."""
 
-    def encode(inputs: Sequence[TowerInput]) -> Generator[int, None, list[Encoding[Any]]]:
+    towers: Sequence[HostTower[Any]]
+
+    def __call__(
+        self, inputs: Sequence[TowerInput], /
+    ) -> Generator[int, None, list[Encoding[Any]]]:
+        """Return the encodings of media in order, with a pause behind every kernel."""
         made: dict[int, Encoding[Any]] = {}
-        for each in towers:
+        for each in self.towers:
             numbers = [at for at, item in enumerate(inputs) if item.kind in each.tower.kinds]
             if numbers:
                 encoded = yield from each.kernel_by_kernel([inputs[at] for at in numbers])
                 made |= zip(numbers, encoded, strict=True)
         return [made[at] for at in range(len(inputs))]
 
-    return encode if towers else None
+    def close(self) -> None:
+        """Give the weights of all towers back; idempotent."""
+        for each in self.towers:
+            each.close()

@@ -290,7 +290,8 @@ class CudaDevice:
         self._stream.synchronize()
         self._graphs.close()
         self._caches, self._slots, self._forward = (), (), _closed
-        self._encodings = None
+        if self._encodings is not None:
+            self._encodings.close()
         torch.cuda.empty_cache()
 
     def _angles(self, batch: Batch) -> tuple[Rotation[Floats] | None, ...]:

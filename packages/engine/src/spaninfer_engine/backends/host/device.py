@@ -121,7 +121,9 @@ class HostDevice(Resource, Generic[A]):
 
     def close(self) -> None:
         """Give weights and KV cache back; idempotent."""
-        self._held = None
+        held, self._held = self._held, None
+        if held is not None and held.encodings is not None:
+            held.encodings.close()
 
     def compute(self, batch: Batch, sequences: Sequences) -> Floats:
         """Return the logits [W V] of a batch, or its vectors [R C]; raises NoMemory."""

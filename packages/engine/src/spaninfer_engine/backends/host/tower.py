@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -89,6 +89,10 @@ class HostTower(Generic[A]):
         if self._programs is None:
             self._programs = self._bind()
 
+    def close(self) -> None:
+        """Give the weights back; idempotent. Media that come later raise AssertionError."""
+        self._programs, self._bind = None, _closed
+
     @property
     def _num_kernels(self) -> int:
         """Kernels of a batch."""
@@ -155,6 +159,10 @@ class HostTower(Generic[A]):
             pass
         # Not where the error is at hand: it would be kept with this one, and with it the tensors.
         raise NoMemory(step.num_tokens, self.ops.available_bytes())
+
+
+def _closed() -> Programs[Any]:
+    raise AssertionError("the tower is closed")
 
 
 def _before(others: int, work: Work[T]) -> Work[T]:
