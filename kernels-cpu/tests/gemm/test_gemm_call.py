@@ -13,6 +13,7 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
 from spaninfer_kernels_cpu.runtime.call import LOGITS, Matrix, Script
 from spaninfer_kernels_cpu.runtime.numa import shares
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
+from spaninfer_op_reference import ACTIVATIONS
 
 RNG = np.random.default_rng(0)
 FORMATS = [
@@ -54,13 +55,14 @@ def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: in
     assert np.isnan(out[:, 75:]).all()
 
 
+@pytest.mark.parametrize("rows", [5, 14, 201])
 @pytest.mark.parametrize("format", FORMATS, ids=str)
-def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
-    weight, x, residual = pack(_floats(70, 64), format), _floats(5, 64), _floats(5, 70)
-    expected = np.empty((5, 70), np.float32)
+def test_a_product_is_added_to_rows_times_a_scale(format: Format, rows: int) -> None:
+    weight, x, residual = pack(_floats(70, 64), format), _floats(rows, 64), _floats(rows, 70)
+    expected = np.empty((rows, 70), np.float32)
     linear(x, weight, out=expected)
     out = residual.copy()
-    scratch = np.empty(5 * Gemm(weight).scratch_bytes + 1, np.uint8)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
 
     calls = Gemm(weight).calls(
         _rows(x),
@@ -69,9 +71,29 @@ def test_a_product_is_added_to_rows_times_a_scale(format: Format) -> None:
         epilogue=Epilogue(residual=_rows(out), scale=0.25),
         count=LOGITS,
     )
-    shared_thread_pool().run(Script(calls), [9, 5])
+    shared_thread_pool().run(Script(calls), [9, rows])
 
     np.testing.assert_allclose(out, residual + 0.25 * expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 14, 201])
+@pytest.mark.parametrize("format", [*FORMATS, Format("int6", 32)], ids=str)
+def test_outputs_go_through_an_activation(format: Format, rows: int) -> None:
+    weight, bias, x = pack(_floats(70, 64), format), _floats(70), _floats(rows, 64)
+    plain = np.empty((rows, 70), np.float32)
+    linear(x, weight, out=plain, bias=bias)
+    out = np.empty((rows, 70), np.float32)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
+
+    calls = Gemm(weight).calls(
+        _rows(x),
+        out=_rows(out),
+        scratch=scratch.ctypes.data,
+        epilogue=Epilogue(bias, activation="gelu"),
+    )
+    shared_thread_pool().run(Script(calls), [rows])
+
+    np.testing.assert_allclose(out, ACTIVATIONS["gelu"](plain), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [64, 63])

@@ -59,10 +59,10 @@ def main() -> None:
     if asked.texts is not None:
         workloads[asked.texts.stem] = _lengths(asked.texts)[: asked.sentences]
     with tempfile.TemporaryDirectory() as folder:
-        truth = _write(Path(folder), SHAPES[asked.shape])
+        truth = write_weights(Path(folder), SHAPES[asked.shape], for_onnx=True)
         sessions = _sessions(Path(folder))
-        engines = {"spaninfer float32": _ours(Path(folder))}
-        engines |= {f"spaninfer {kind}": _ours(Path(folder), kind) for kind in asked.quantize}
+        engines = {"spaninfer float32": ours(Path(folder))}
+        engines |= {f"spaninfer {kind}": ours(Path(folder), kind) for kind in asked.quantize}
         for name, lengths in workloads.items():
             rng = np.random.default_rng(0)
             texts = [rng.integers(3, 30000, length).tolist() for length in lengths]
@@ -132,8 +132,8 @@ def _spent(program: Program, texts: Texts) -> Spent:
     return Spent(perf_counter() - wall, process_time() - cpu)
 
 
-def _write(folder: Path, layers: int) -> Program:
-    """Write the weights for all programs; return what computes them by torch in float32."""
+def write_weights(folder: Path, layers: int, *, for_onnx: bool = False) -> Program:
+    """Write the weights, also `for_onnx`; return what computes with them by torch in float32."""
     import torch
     import transformers
 
@@ -144,6 +144,21 @@ def _write(folder: Path, layers: int) -> Program:
     )  # fmt: skip
     model = transformers.BertModel(config, add_pooling_layer=False).eval()
     model.save_pretrained(folder)
+
+    if for_onnx:
+        _export(model, folder / "model.onnx")
+
+    def truth(texts: Texts) -> Rows:
+        with torch.no_grad():
+            rows = [model(torch.tensor([text])).last_hidden_state[0].mean(0) for text in texts]
+        return _unit(torch.stack(rows).numpy())
+
+    return truth
+
+
+def _export(model: Any, file: Path) -> None:
+    """Write a model from token ids and mask to hidden states."""
+    import torch
 
     class Hidden(torch.nn.Module):
         """Token ids and mask to hidden states."""
@@ -158,17 +173,10 @@ def _write(folder: Path, layers: int) -> Program:
     example = torch.ones(2, 16, dtype=torch.long)
     axes = {0: "batch", 1: "tokens"}
     torch.onnx.export(
-        Hidden().eval(), (example, example), folder / "model.onnx", input_names=["ids", "mask"],
+        Hidden().eval(), (example, example), file, input_names=["ids", "mask"],
         output_names=["hidden"], dynamic_axes={"ids": axes, "mask": axes, "hidden": axes},
         dynamo=False, opset_version=17,
     )  # fmt: skip
-
-    def truth(texts: Texts) -> Rows:
-        with torch.no_grad():
-            rows = [model(torch.tensor([text])).last_hidden_state[0].mean(0) for text in texts]
-        return _unit(torch.stack(rows).numpy())
-
-    return truth
 
 
 def _sessions(folder: Path) -> dict[str, Any]:
@@ -199,7 +207,8 @@ def _sessions(folder: Path) -> dict[str, Any]:
     return {"onnxruntime float32": session("fused.onnx"), "onnxruntime int8": session("int8.onnx")}
 
 
-def _ours(folder: Path, format: str = "") -> Program:
+def ours(folder: Path, format: str = "") -> Program:
+    """Return an engine with the weights of a folder, quantised to a format."""
     asked: tuple[Any, ...] = format.partition(":")
     engine = Engine(
         folder,

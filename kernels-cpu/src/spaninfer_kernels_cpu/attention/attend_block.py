@@ -1,9 +1,9 @@
 """A block of up to 64 tokens, as attention goes over it: keys, scores, softmax, values.
 
 Keys and values come from the spans once, in whatever format, and lie as float32 in the order in
-which products read weights (`kv_tile`); scores and sums are products (`register_tile`), and the
-softmax in between is accumulated online (Milakov & Gimelshein, 2018), so that scores never leave
-the cache.
+which products read weights (`kv_tile`); scores and sums are GEMMs (`attend_gemm`). A few queries
+read them where they lie (`few_queries`). The softmax in between is accumulated online (Milakov &
+Gimelshein, 2018), so that scores never leave the cache.
 
 Masked positions never get a score of -inf; they are left out of the loops. That keeps the
 arithmetic free of special values, and slots that no query may see are never read.
@@ -11,7 +11,7 @@ arithmetic free of special values, and slots that no query may see are never rea
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,6 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
-from spaninfer_kernels_cpu.gemm.register_tile import add_tile, row_addresses, store_tile
-from spaninfer_kernels_cpu.gemm.tile_gemm import multiply
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
 Floats = NDArray[np.float32]
@@ -114,6 +111,14 @@ class Scratch(NamedTuple):
     values: int
     grid: int
     rows: int
+
+
+class Extent(NamedTuple):
+    """N queries, D channels of a key or E of a value, and the tokens of a block."""
+
+    num_queries: int
+    size: int
+    num_keys: int
 
 
 @host_device_function
@@ -247,71 +252,27 @@ def load_values(kind: Element, spans: CacheArrays, count: int, scratch: Scratch)
             write(FLOAT32, into + panel * PANEL * STEP_BYTES, place, number)
 
 
-# ---- products ----------------------------------------------------------------------------------
-
-
-@device_function
-def score(
-    one: MicroKernel, many: MicroKernel, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
-    """Write scores[N 64] of all queries and `count` keys."""
-    for first in range(0, num_queries, many.rows):
-        if first + 1 == num_queries:
-            _score_tile(one, first, num_queries, size, count, scratch)
-        else:
-            _score_tile(many, first, num_queries, size, count, scratch)
-
-
-@device_function
-def _score_tile(
-    micro: MicroKernel, first: int, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
-    address, stride = scratch.queries + first * size * 4, size * 4
-    rows: Any = row_addresses(micro, address, stride, num_queries - 1 - first)
-    for block in range(0, (count + LANES - 1) // LANES, micro.blocks):
-        tile = multiply(micro, scratch.keys, rows, block, (1, size * STEP_BYTES, 0), (0, 0))
-        store_tile(micro, tile, scratch.scores + first * STEP_BYTES + block * BLOCK_BYTES)
-
-
-@device_function
-def add_values(
-    one: MicroKernel, many: MicroKernel, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
-    """Multiply the sums by `kept` and add the products of weights[N count] and values[count E]."""
-    for first in range(0, num_queries, many.rows):
-        if first + 1 == num_queries:
-            _add_tile(one, first, num_queries, size, count, scratch)
-        else:
-            _add_tile(many, first, num_queries, size, count, scratch)
-
-
-@device_function
-def _add_tile(
-    micro: MicroKernel, first: int, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
-    address = scratch.scores + first * STEP_BYTES
-    rows: Any = row_addresses(micro, address, STEP_BYTES, num_queries - 1 - first)
-    panels = (size + PANEL - 1) // PANEL
-    stride = panels * STEP_BYTES
-    for panel in range(panels):
-        values = scratch.values + panel * PANEL * STEP_BYTES
-        for block in range(
-            0, (smaller(PANEL, size - panel * PANEL) + LANES - 1) // LANES, micro.blocks
-        ):
-            tile = multiply(micro, values, rows, block, (1, count * STEP_BYTES, 0), (0, 0))
-            sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
-            add_tile(micro, tile, sums, stride, scratch.kept + first * 4)
-
-
 # ---- softmax -----------------------------------------------------------------------------------
 
 
 @device_function
-def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
-    """Turn the scores of query n into weights e**(score - peak), 0 where it does not see.
+def soften(begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
+    """Turn the scores of all queries into weights e**(score - peak), 0 where one does not see."""
+    plain = softmax.softcap == 0 and softmax.window == 0 and softmax.slopes == 0
+    last = task.position - begin + larger(softmax.ahead, task.ahead)  # that the first query sees
+    if plain and softmax.biases == 0 and last + 1 >= count:
+        for n in range(task.num_queries):
+            _weigh(n, 0, count, scratch)
+    else:
+        for n in range(task.num_queries):
+            _soften_row(n, begin, count, task, softmax, scratch)
 
-    A new peak scales down what the query has gathered so far.
-    """
+
+@device_function
+def _soften_row(
+    n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch
+) -> None:
+    """Soften the scores of query n."""
     row = floats_at(scratch.scores + n * STEP_BYTES, count)
     now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
     first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
@@ -320,10 +281,6 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
         row[:] = 0
         write(FLOAT32, scratch.kept, n, _ONE)
         return
-    for j in range(first):
-        row[j] = 0
-    for j in range(stop, count):
-        row[j] = 0
     scores = floats_at(scratch.scores + n * STEP_BYTES + first * 4, stop - first)
     if softmax.softcap > 0:
         inverse = _ONE / softmax.softcap
@@ -340,9 +297,32 @@ def soften(n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch
                 scores[j] += slope * np.float32(first + j - now)
     if softmax.biases != 0:
         _add_biases(scores, task.head + n % task.num_heads, first - now, softmax)
+    _weigh(n, first, stop, scratch)
+    for j in range(first):
+        row[j] = 0
+    for j in range(stop, count):
+        row[j] = 0
+
+
+@device_function
+def _weigh(n: int, first: int, stop: int, scratch: Scratch) -> None:
+    """Write weights of 64 scores of query n, of which it sees those from `first` to `stop`.
+
+    A new peak scales down what the query has gathered so far. The loops always go over all 64,
+    without branches, and a row has the same sums however it is masked: what is hidden adds 1e-38 to
+    a total that is 1 or more.
+    """
+    scores = floats_at(scratch.scores + n * STEP_BYTES, PANEL)
+    for j in range(first):
+        scores[j] = NOTHING_SEEN
+    for j in range(stop, PANEL):
+        scores[j] = NOTHING_SEEN
     before = read(FLOAT32, scratch.peak, n)
-    peak = larger(before, _largest(scores))
-    for j in range(len(scores)):
+    largest = scores[0]
+    for j in range(PANEL):
+        largest = larger(largest, scores[j])
+    peak = larger(before, largest)
+    for j in range(PANEL):
         scores[j] = exp(scores[j] - peak)
     kept = exp(before - peak)
     write(FLOAT32, scratch.peak, n, peak)
@@ -359,17 +339,9 @@ def _add_biases(scores: Floats, head: int, distance: int, softmax: Softmax) -> N
         scores[j] += biases[reach + larger(-reach, smaller(reach, distance + j))]
 
 
-@device_function
-def _largest(numbers: Floats) -> np.float32:
-    largest: np.float32 = numbers[0]
-    for i in range(len(numbers)):
-        largest = larger(largest, numbers[i])
-    return largest
-
-
 @device_function_with(fastmath=_REORDER)
-def _total(numbers: Floats) -> np.float32:
+def _total(scores: Floats) -> np.float32:
     total = _ZERO
-    for i in range(len(numbers)):
-        total += numbers[i]
+    for j in range(PANEL):
+        total += scores[j]
     return total

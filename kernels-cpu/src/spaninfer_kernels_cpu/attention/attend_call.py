@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from spaninfer_kernels_cpu.attention.append_kernel import GRID_BYTES, store
 from spaninfer_kernels_cpu.attention.attend_block import Softmax
 from spaninfer_kernels_cpu.attention.attend_kernel import (
-    AttentionKernels,
     Operands,
     Problem,
     SelectedKeys,
@@ -16,6 +15,7 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
     merge_task,
     scratch_bytes,
 )
+from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.kv_array import KVArray, check_cache
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of, check_heads
 from spaninfer_kernels_cpu.attention.spans import (

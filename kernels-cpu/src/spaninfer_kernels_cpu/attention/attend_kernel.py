@@ -7,40 +7,35 @@ times the query heads that share a key head. It goes over its tokens in blocks o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from spaninfer_kernels_cpu.attention.attend_block import (
     NOTHING_SEEN,
+    Extent,
     Scratch,
     Softmax,
     Task,
-    add_values,
     find_rows,
     find_selected,
     load_keys,
     load_values,
-    score,
     scratch_at,
     soften,
 )
+from spaninfer_kernels_cpu.attention.attend_gemm import add_values, score
+from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
 from spaninfer_kernels_cpu.attention.few_queries import (
-    BLOCKS,
-    KEYS,
     MOST_QUERIES,
-    QueryTile,
     add_values_in_place,
     score_in_place,
 )
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
-from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     FLOAT32,
-    Element,
     larger,
     read,
     read_index,
@@ -49,7 +44,6 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, STEP_BYTES
 
 PART_NUMBERS = 2  # peak and total, in front of the sums of a part
@@ -95,35 +89,6 @@ class Problem(NamedTuple):
     operands: Operands
     spans: CacheArrays
     softmax: Softmax
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKernels(Constant):
-    """The kind of keys and values, and the micro-kernels of float32 for one row and for several."""
-
-    kind: Element
-    one: MicroKernel
-    many: MicroKernel
-
-    @property
-    def key_pair(self) -> QueryTile:
-        """Sums of two queries by keys in place."""
-        return QueryTile(self.kind, 2, KEYS)
-
-    @property
-    def key_single(self) -> QueryTile:
-        """Sums of a query by keys in place."""
-        return QueryTile(self.kind, 1, KEYS)
-
-    @property
-    def value_pair(self) -> QueryTile:
-        """Sums of values in place, of two queries."""
-        return QueryTile(self.kind, 2, BLOCKS)
-
-    @property
-    def value_single(self) -> QueryTile:
-        """Sums of values in place, of one query."""
-        return QueryTile(self.kind, 1, BLOCKS)
 
 
 @host_device_function
@@ -277,11 +242,9 @@ def _few_in_place(
     if queries > MOST_QUERIES or spans.key_size % LANES or spans.value_size % PANEL:
         _by_copies(kernels, task, begin, count, problem, scratch)
         return
-    score_in_place(kernels.key_pair, kernels.key_single, queries, spans.key_size, count, scratch)
-    for n in range(queries):
-        soften(n, begin, count, task, problem.softmax, scratch)
-    pair, single = kernels.value_pair, kernels.value_single
-    add_values_in_place(pair, single, queries, spans.value_size, count, scratch)
+    score_in_place(kernels, Extent(queries, spans.key_size, count), scratch)
+    soften(begin, count, task, problem.softmax, scratch)
+    add_values_in_place(kernels, Extent(queries, spans.value_size, count), scratch)
 
 
 def _all_by_copies(
@@ -305,14 +268,12 @@ def _by_copies(
     scratch: Scratch,
 ) -> None:
     """Many queries share copies of keys and values, as products read weights."""
-    kind, one, many = kernels.kind, kernels.one, kernels.many
-    spans, queries = problem.spans, task.num_queries
+    kind, spans, queries = kernels.kind, problem.spans, task.num_queries
     load_keys(kind, spans, count, scratch)
-    score(one, many, queries, spans.key_size, count, scratch)
-    for n in range(queries):
-        soften(n, begin, count, task, problem.softmax, scratch)
+    score(kernels, Extent(queries, spans.key_size, count), scratch)
+    soften(begin, count, task, problem.softmax, scratch)
     load_values(kind, spans, count, scratch)
-    add_values(one, many, queries, spans.value_size, count, scratch)
+    add_values(kernels, Extent(queries, spans.value_size, count), scratch)
 
 
 @device_function

@@ -9,15 +9,19 @@ sums hold is added up in one go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from numba.core import types
 
-from spaninfer_kernels_cpu.attention.attend_block import Scratch
+from spaninfer_kernels_cpu.attention.attend_block import Extent, Scratch
+from spaninfer_kernels_cpu.attention.attention_kernels import (
+    BLOCKS,
+    KEYS,
+    AttentionKernels,
+    QueryTile,
+)
 from spaninfer_kernels_cpu.attention.kv_tile import load_numbers
 from spaninfer_kernels_cpu.codegen import vectors as v
-from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import Element, read_int64
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
@@ -31,30 +35,17 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
 )
 from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, STEP_BYTES
 
-KEYS = 8  # at a time
-BLOCKS = PANEL // LANES  # of a value's channels at a time
 MOST_QUERIES = 8  # of a task that reads keys and values in place
 
 
-@dataclass(frozen=True, slots=True)
-class QueryTile(Constant):
-    """Sums in registers: of `rows` queries by `blocks` keys, or by blocks of a value's channels."""
-
-    kind: Element
-    rows: int
-    blocks: int
-
-
 @device_function
-def score_in_place(
-    pair: QueryTile, single: QueryTile, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
-    """Write scores[N 64] of a few queries and `count` keys; `size` is a multiple of 16."""
-    for key in range(0, count, KEYS):
-        for first in range(0, num_queries - 1, 2):
-            _score(pair, first, key, size, scratch)
-        if num_queries % 2 == 1:
-            _score(single, num_queries - 1, key, size, scratch)
+def score_in_place(kernels: AttentionKernels, extent: Extent, scratch: Scratch) -> None:
+    """Write scores[N 64] of a few queries and a block's keys; `size` is a multiple of 16."""
+    for key in range(0, extent.num_keys, KEYS):
+        for first in range(0, extent.num_queries - 1, 2):
+            _score(kernels.key_pair, first, key, extent.size, scratch)
+        if extent.num_queries % 2 == 1:
+            _score(kernels.key_single, extent.num_queries - 1, key, extent.size, scratch)
 
 
 @device_function
@@ -68,30 +59,28 @@ def _score(tile: QueryTile, first: int, key: int, size: int, scratch: Scratch) -
 
 
 @device_function
-def add_values_in_place(
-    pair: QueryTile, single: QueryTile, num_queries: int, size: int, count: int, scratch: Scratch
-) -> None:
+def add_values_in_place(kernels: AttentionKernels, extent: Extent, scratch: Scratch) -> None:
     """Multiply the sums by `kept` and add the products of weights[N count] and values[count E];
     `size` is a multiple of 64.
     """
-    for channel in range(0, size, PANEL):
-        for first in range(0, num_queries - 1, 2):
-            _add_values(pair, first, channel, size, count, scratch)
-        if num_queries % 2 == 1:
-            _add_values(single, num_queries - 1, channel, size, count, scratch)
+    for channel in range(0, extent.size, PANEL):
+        for first in range(0, extent.num_queries - 1, 2):
+            _add_values(kernels.value_pair, first, channel, extent, scratch)
+        if extent.num_queries % 2 == 1:
+            _add_values(kernels.value_single, extent.num_queries - 1, channel, extent, scratch)
 
 
 @device_function
 def _add_values(
-    tile: QueryTile, first: int, channel: int, size: int, count: int, scratch: Scratch
+    tile: QueryTile, first: int, channel: int, extent: Extent, scratch: Scratch
 ) -> None:
     sums: Any = zero_tile(tile)
     weights = scratch.scores + first * STEP_BYTES
-    for token in range(count):
+    for token in range(extent.num_keys):
         row = read_int64(scratch.rows, PANEL + token)
         sums = _add_value(tile, sums, row, channel, weights + 4 * token)
-    into = scratch.sums + 4 * (first * size + channel)
-    add_tile(tile, sums, into, 4 * size, scratch.kept + 4 * first)
+    into = scratch.sums + 4 * (first * extent.size + channel)
+    add_tile(tile, sums, into, 4 * extent.size, scratch.kept + 4 * first)
 
 
 # ---- intrinsics ----------------------------------------------------------------------------------

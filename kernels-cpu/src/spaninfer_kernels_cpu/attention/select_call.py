@@ -8,14 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.attention.attend_block import (
+    Extent,
     Scratch,
     find_rows,
     load_keys,
-    score,
     scratch_at,
 )
 from spaninfer_kernels_cpu.attention.attend_call import LayerCache, Selected, demand_kind
-from spaninfer_kernels_cpu.attention.attend_kernel import AttentionKernels
+from spaninfer_kernels_cpu.attention.attend_gemm import score
+from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.attention_plan import (
     ITEM_NUMBERS,
     MAX_QUERIES,
@@ -192,7 +193,7 @@ def _score_row(
     for first in range(0, arguments.heads, MAX_QUERIES):
         heads = smaller(MAX_QUERIES, arguments.heads - first)
         queries = row_at(arguments.query, row) + first * size * 4
-        score(kernels.one, kernels.many, heads, size, count, _with_queries(scratch, queries))
+        score(kernels, Extent(heads, size, count), _with_queries(scratch, queries))
         weights = row_at(arguments.weights, row) + first * 4
         add_scores(scratch.scores, weights, heads, out, count)
 

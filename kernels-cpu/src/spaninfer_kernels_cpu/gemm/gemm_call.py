@@ -46,11 +46,14 @@ _NO_MATRIX = Matrix(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The arithmetic on a product's way out: residual + scale * (product + bias[O])."""
+    """The arithmetic on a product's way out: residual + scale * (product + bias[O]), and then an
+    activation, by name.
+    """
 
     bias: Floats | None = None
     residual: Matrix | None = None
     scale: float = 1.0
+    activation: str | None = None
 
 
 _PLAIN = Epilogue()
@@ -110,8 +113,10 @@ class Gemm:
             scale=1.0 if residual is None else epilogue.scale,
             k_blocks=into,
             rows_per_task=most,
+            activated=epilogue.activation is not None,
         )
-        return [*calls, self._call(arguments, count)]
+        activation = SILU if epilogue.activation is None else ACTIVATIONS[epilogue.activation]
+        return [*calls, self._call(arguments, count, activation)]
 
     def gated_calls(
         self, x: Matrix, act: str, *, out: Matrix, scratch: int, count: int = TOKENS
@@ -187,6 +192,7 @@ class Gemm:
             segments=0,
             chunks=WorkChunks(starts=chunks.ctypes.data, count=len(chunks) - 1),
             half=0,
+            activated=False,
             threads=usable_cpus(),
             k_blocks=1,
             rows_per_task=1,

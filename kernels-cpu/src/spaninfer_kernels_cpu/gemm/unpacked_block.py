@@ -119,13 +119,13 @@ def multiply_panel(micro: MicroKernel, job: PanelRows, ending: Ending, coming: L
                     sums = load_tile(tile, out)
                 sums = multiply_part(tile, sums, rows, (part, count), job.sizes, (room, scales))
                 if ends:
-                    _end_tile(tile, sums, ending, (row, last, block), outs)
+                    end_tile(tile, sums, ending, (row, last, block), outs)
                 else:
                     store_tile(tile, sums, out)
 
 
 @device_function
-def _end_tile(
+def end_tile(
     tile: MicroKernel, sums: Any, ending: Ending, place: tuple[int, int, int], outs: Any
 ) -> None:
     """Write what becomes of a tile; `place`: first row, rows behind it, block of the panel."""

@@ -22,7 +22,7 @@ MAX_COUNTS = 16
 MAX_SIZE = 1 << 40
 """No size that a kernel is told is larger: their products with others stay far below 2**63."""
 
-NUMBERS_PER_TASK = 2048  # of cheap arithmetic, about 1 µs: less is not worth another thread
+NUMBERS_PER_TASK = 4096  # of cheap arithmetic, about 1 µs: less is not worth another thread
 
 ALL_TOKENS = 1 << 40  # of one task, or of tasks that share them by their number: those of any step
 

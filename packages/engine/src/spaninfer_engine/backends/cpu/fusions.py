@@ -48,6 +48,7 @@ def recorded_claims(
         ),
         Claim("joined_linears", ("a = linear x", "b = linear x"), "a b", gemms.joined, can_join),
         Claim("linear_add", ("y = linear x", "z = add r y"), "z", gemms.added),
+        Claim("linear_activation", ("y = linear x", "z = activation y"), "z", gemms.activated),
         Claim("linear", ("y = linear x",), "y", gemms.single),
         Claim("head_linear", ("y = head_linear x",), "y", gemms.by_heads),
         Claim("router", ("y = router x",), "y", exact.single),

@@ -40,7 +40,7 @@ class Gemms:
     def single(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """One GEMM."""
         weight, bias = self._weights(operations, pack)
-        return Recorded(lambda to, x: (self._product(to, x, weight, bias),))
+        return Recorded(lambda to, x: (self._product(to, x, weight, Epilogue(bias)),))
 
     def joined(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """One GEMM with the rows of all weights, whose output is cut."""
@@ -48,7 +48,7 @@ class Gemms:
         sizes = [use_of(operation, "weight").num_rows for operation in operations]
 
         def write(to: Recorder, x: Value) -> Values:
-            return self._product(to, x, weight, bias).cut(sizes)
+            return self._product(to, x, weight, Epilogue(bias)).cut(sizes)
 
         return Recorded(write)
 
@@ -58,9 +58,15 @@ class Gemms:
         scale = operations[1].number("scale")
 
         def write(to: Recorder, x: Value, residual: Value) -> Values:
-            return (self._product(to, x, weight, bias, residual, scale),)
+            return (self._product(to, x, weight, Epilogue(bias, residual.rows, scale)),)
 
         return Recorded(write)
+
+    def activated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
+        """A GEMM whose result goes through an activation on its way out."""
+        weight, bias = self._weights(operations[:1], pack)
+        epilogue = Epilogue(bias, activation=str(operations[1].constant("act")))
+        return Recorded(lambda to, x: (self._product(to, x, weight, epilogue),))
 
     def gated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """The GEMM of a gated MLP's first two weights, then act(gate) * up."""
@@ -73,7 +79,7 @@ class Gemms:
         def write(to: Recorder, x: Value) -> Values:
             if at_once:
                 return (self._gated(to, x, weight, act),)
-            both = self._product(to, x, weight, bias)
+            both = self._product(to, x, weight, Epilogue(bias))
             gate, up = both.cut((inner, inner))
             out = write_formula(to, formula, gate, up)
             to.give_back(both.buffer, per_logit=both.per_logit)
@@ -87,7 +93,7 @@ class Gemms:
         self._tuner.note(weight, rounded=self._rounded)
 
         def write(to: Recorder, x: Value) -> Values:
-            flat = self._product(to, x, weight, None)
+            flat = self._product(to, x, weight, Epilogue())
             return (flat.part(0, (weight.count, weight.layout.outputs)),)
 
         return Recorded(write)
@@ -101,22 +107,14 @@ class Gemms:
             return weight, None
         return weight, pack([use_of(operation, "bias") for operation in operations], "wide")
 
-    def _product(
-        self,
-        to: Recorder,
-        x: Value,
-        weight: Packed,
-        bias: Floats | None,
-        residual: Value | None = None,
-        scale: float = 1.0,
-    ) -> Value:
+    def _product(self, to: Recorder, x: Value, weight: Packed, epilogue: Epilogue) -> Value:
         gemm = self._gemm(weight)
         out = to.new(weight.count * weight.layout.outputs, per_logit=x.per_logit)
         to.calls += gemm.calls(
             x.rows,
             out=out.rows,
             scratch=_scratch(to, x, gemm),
-            epilogue=Epilogue(bias, None if residual is None else residual.rows, scale),
+            epilogue=epilogue,
             count=x.count,
         )
         return out

@@ -1,0 +1,68 @@
+"""What attention is compiled for: the kind of keys and values, and the tiles of its two GEMMs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spaninfer_kernels_cpu.codegen.constants import Constant
+from spaninfer_kernels_cpu.codegen.elements import Element
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
+from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL
+
+KEYS = 8  # in place, at a time
+BLOCKS = PANEL // LANES  # of a value in place, at a time
+
+_NARROW_ROWS = 8  # by a block: as many sums as two units of a latency of four have under way
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTile(Constant):
+    """Sums in registers: of `rows` queries by `blocks` keys, or by blocks of a value's channels."""
+
+    kind: Element
+    rows: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernels(Constant):
+    """The kind of keys and values, and the micro-kernels of float32 for one row and for several."""
+
+    kind: Element
+    one: MicroKernel
+    many: MicroKernel
+
+    @property
+    def is_wide(self) -> bool:
+        """True if a tile is as wide as a panel."""
+        return self.many.blocks > 1
+
+    @property
+    def half(self) -> MicroKernel:
+        """The micro-kernel for several rows and two blocks."""
+        return replace(self.many, rows=_NARROW_ROWS, blocks=2)
+
+    @property
+    def quarter(self) -> MicroKernel:
+        """The micro-kernel for several rows and a block."""
+        return replace(self.many, rows=_NARROW_ROWS, blocks=1)
+
+    @property
+    def key_pair(self) -> QueryTile:
+        """Sums of two queries by keys in place."""
+        return QueryTile(self.kind, 2, KEYS)
+
+    @property
+    def key_single(self) -> QueryTile:
+        """Sums of a query by keys in place."""
+        return QueryTile(self.kind, 1, KEYS)
+
+    @property
+    def value_pair(self) -> QueryTile:
+        """Sums of values in place, of two queries."""
+        return QueryTile(self.kind, 2, BLOCKS)
+
+    @property
+    def value_single(self) -> QueryTile:
+        """Sums of values in place, of one query."""
+        return QueryTile(self.kind, 1, BLOCKS)
