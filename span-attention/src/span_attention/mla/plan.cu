@@ -13,7 +13,8 @@
 
 constexpr int kThreads = 1024;
 constexpr int kLeast = 2;      // blocks of a group in one part
-constexpr int kMergeCost = 4;  // blocks that are read while parts are merged
+// Blocks that are read while parts are written and merged.
+constexpr int kMergeCost = TILE == 64 ? 12 : 4;
 
 // The inclusive prefix sum over the threads; `all` becomes the sum over all of them.
 __device__ __forceinline__ int running_sum(int x, int& all) {

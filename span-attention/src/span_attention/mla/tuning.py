@@ -59,7 +59,7 @@ class Division:
         keys, query = _KEY_TILES * BLOCK * _ROW_BYTES, self.tile * _ROW_BYTES
         if self.tile == WIDEST:
             halves, lasts = 5 * 4 * query, (3 + 5) * query
-            size = halves + lasts + 2 * 3 * 4 * self.tile + 3 * 16 + 21 * 8
+            size = halves + lasts + 2 * 3 * 4 * self.tile + 3 * 16 + 24 * 8
         else:
             weights, given = 2 * self.tile * _ROW_BYTES, 16 * 16 * MERGE_THREADS
             rest = weights + given + 4 * (2 * 4 + 2) * self.tile + 4 * 2 * BLOCK

@@ -12,6 +12,9 @@
 // registers. Products of registers and keys also read half as much shared memory as those of tiles:
 // a pair of blocks moves 552 KB, 4300 cycles, beside products of 4350.
 //
+// Beside a block's softmax the tensor cores have the right side's products of the block before it,
+// which wait for the block's scores: 2 to 5 % faster than where both sides begin at once.
+//
 // The largest score that weights are relative to grows only where they would exceed 2^kSlack; else
 // results are not rescaled.
 //
@@ -42,7 +45,7 @@ struct Shared {
   float share[kLasts][TILE];  // what they are multiplied by after a task's last block
   News news[kLasts];
   Barrier half_full[kHalves], half_empty[kHalves];
-  Barrier last_full[kLasts], weighed[kLasts], last_empty[kLasts];
+  Barrier last_full[kLasts], scored[kLasts], weighed[kLasts], last_empty[kLasts];
   Barrier query_full, query_empty;
 
   // Slots are filled by `fillers` arrivals. All threads call this.
@@ -54,6 +57,7 @@ struct Shared {
       }
       for (int i = 0; i < kLasts; ++i) {
         init_barrier(&last_full[i], fillers);
+        init_barrier(&scored[i], 4);
         init_barrier(&weighed[i], 4);
         init_barrier(&last_empty[i], 8);
       }
@@ -184,6 +188,7 @@ __device__ __forceinline__ void weigh_keys(Shared& shared, const Arguments& of) 
       wgmma_commit();
       wgmma_wait<0>();
       pin(s);
+      arrive_if(lane == 0, &shared.scored[last.slot]);
       if (is_last) arrive_if(lane == 0, &shared.query_empty);
       if (block >= all_see) {
 #pragma unroll
@@ -307,6 +312,11 @@ __device__ __forceinline__ void add_values(Shared& shared, const Arguments& of, 
       const float keep[2] = {shared.keep[last.slot][first_line],
                              shared.keep[last.slot][first_line + 8]};
       rescale(acc, keep);
+      if (side == 1 && shared.news[last.slot].what == kKeys) {
+        Turn<kLasts> next = last;
+        next.next();
+        wait(&shared.scored[next.slot], next.parity);
+      }
       const unsigned weights = shared_address(shared.lasts[last.slot]);
       const unsigned values = shared_address(shared.halves[halves.slot]);
       wgmma_fence();
