@@ -15,6 +15,7 @@ Conventions of all operators:
 
 from spaninfer_kernels_cuda import (
     activation,
+    delta_rule,
     gemm,
     grouped_gemm,
     inputs,
@@ -31,6 +32,7 @@ from spaninfer_kernels_cuda.sample import sample_from_logits
 
 __all__ = [
     "activation",
+    "delta_rule",
     "gemm",
     "grouped_gemm",
     "inputs",

@@ -1,0 +1,148 @@
+"""The RMS norm of heads, times SiLU of a gate: what follows the delta rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spaninfer_kernel_launch import (
+    ArraySpec,
+    Call,
+    FileCache,
+    Float32,
+    Gpu,
+    Int32,
+    Int64,
+    Pointer,
+    Signature,
+    Source,
+    Variant,
+    allocator,
+    check_dense,
+    check_results,
+    check_rows,
+    compile_variant,
+    element_of,
+    gpu_of,
+    inspect_arrays,
+    load,
+    match,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    user_cache,
+    view_at,
+)
+
+from spaninfer_kernels_cuda.delta_rule.tuning import THREADS, launch_norm, norm_tile
+
+
+class GatedNormArguments(NamedTuple):
+    """Arguments of gated_norm."""
+
+    out: Pointer
+    x: Pointer
+    z: Pointer
+    weight: Pointer
+    eps: Float32
+    weight_offset: Float32
+
+
+class GatedNormSizes(NamedTuple):
+    """Elements of z from row to row; heads of a row; rows."""
+
+    z_stride: Int64
+    heads: Int32
+    rows: Int32
+
+
+GATED_NORM = Signature("gated_norm", GatedNormArguments, GatedNormSizes)
+SOURCE = Source(
+    "spaninfer_kernels_cuda",
+    "delta_rule/norm.cu",
+    headers=("types.cuh", "overlap.cuh", "math.cuh", "reduce.cuh"),
+    kernels=(GATED_NORM,),
+)
+
+
+class PreparedGatedNorm(NamedTuple):
+    """A gated norm of one size."""
+
+    call: Call[GatedNormArguments] | None
+
+    def start(self, handle: int, arguments: GatedNormArguments) -> None:
+        """Launch on the stream with this handle, the default stream included."""
+        if self.call is not None:
+            self.call(handle, arguments)
+
+
+def variant_for(value_dim: int, dtype: object) -> Variant:
+    """Return the variant for heads of `dtype` (float32, 16-bit floats)."""
+    element, tile = element_of(dtype), norm_tile(value_dim)
+    macros: dict[str, str | int | bool] = {
+        "T": element.name,
+        "VALUE": value_dim,
+        "VECTOR": tile.vector,
+        "LANES": tile.lanes,
+        "PACKS": tile.packs,
+        "THREADS": THREADS,
+    }
+    return Variant.of("gated_norm", SOURCE, macros, element.architectures)
+
+
+def prepare(
+    sizes: GatedNormSizes,
+    *,
+    value_dim: int,
+    dtype: object,
+    gpu: Gpu,
+    cache: FileCache | None = None,
+) -> PreparedGatedNorm:
+    """Return the gated norm of x[rows heads value_dim] on `gpu`, compiled or cached."""
+    compiled = compile_variant(variant_for(value_dim, dtype), gpu.arch, cache or user_cache())
+    grid = launch_norm(sizes.rows, sizes.heads, norm_tile(value_dim))
+    return PreparedGatedNorm(Call(load(compiled, gpu, GATED_NORM), grid, sizes) if grid else None)
+
+
+def gated_rms_norm(
+    x: object,
+    z: object,
+    weight: object,
+    *,
+    eps: float,
+    plus_one: bool = False,
+    out: object = None,
+    stream: object = None,
+) -> object:
+    """Return x[T H E] over the root mean square of each head, times weight[E] and silu(z[T H E]).
+
+    With `plus_one`, times 1 + weight. Without `out`, the result is a new array; it may be x.
+    """
+    at, specs = inspect_arrays(x, z, weight, out)
+    step, allocate = _checked(*specs)
+    handle = stream_handle(stream, x)
+    if out is None:
+        (out,) = allocate(handle)
+        at[-1] = pointer_of(out)
+    step.start(handle, GatedNormArguments(at[-1], *at[:-1], eps, float(plus_one)))
+    return out
+
+
+@prepared_once(1024)
+def _checked(
+    *specs: ArraySpec,
+) -> tuple[PreparedGatedNorm, Callable[[int], tuple[Any, ...]]]:
+    """Return the norm of arrays with these specs, and the allocator of its result."""
+    *read, out = specs
+    x, z, weight = (view_at(spec) for spec in read)
+    rows, heads, size = match(x=(x, "T H E"), z=(z, "T H E"), weight=(weight, "E")).values()
+    width = norm_tile(size).vector * x.dtype.itemsize
+    check_dense(x.dtype, x=x, weight=weight)
+    check_rows(x.dtype, width, z=z)
+    gpu = gpu_of(x=x, z=z, weight=weight)
+    step = prepare(
+        GatedNormSizes(z.strides[0], heads, rows), value_dim=size, dtype=x.dtype, gpu=gpu
+    )
+    result = ("out", (rows, heads, size), x.dtype, width)
+    check_results((out,), gpu, result)
+    return step, allocator(specs[0], gpu, result)

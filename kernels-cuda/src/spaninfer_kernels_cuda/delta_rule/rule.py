@@ -1,0 +1,277 @@
+"""The gated delta rule over states in spans: decodes by its formulas, longer slices in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from spaninfer_kernel_launch import (
+    ArraySpec,
+    Call,
+    FileCache,
+    Gpu,
+    Int32,
+    Int64,
+    Launch,
+    Pointer,
+    ShapeError,
+    Signature,
+    Variant,
+    View,
+    allocator,
+    check_dense,
+    check_results,
+    check_rows,
+    compile_variant,
+    element_of,
+    gpu_of,
+    inspect_arrays,
+    load,
+    match,
+    pointer_of,
+    prepared_once,
+    stream_handle,
+    user_cache,
+    view_at,
+)
+from spaninfer_kernel_launch.variant import WITH_BFLOAT16
+
+from spaninfer_kernels_cuda.delta_rule.slices import (
+    SLICE_AXES,
+    Slices,
+    check_slices,
+    check_states,
+    source,
+)
+from spaninfer_kernels_cuda.delta_rule.tuning import (
+    CHUNK,
+    decode_tile,
+    launch_decodes,
+    launch_prompts,
+    prompt_warps,
+    vector,
+)
+
+
+class RuleArguments(NamedTuple):
+    """Addresses, the arguments of learn_tokens and learn_chunks."""
+
+    out: Pointer
+    x: Pointer
+    a: Pointer
+    b: Pointer
+    a_log: Pointer
+    dt_bias: Pointer
+    states: Pointer
+    table_rows: Pointer
+    seq_lens: Pointer
+    query_start_loc: Pointer
+    tables: Pointer
+
+
+class DecodeSizes(NamedTuple):
+    """Elements from row to row, table row to table row, span to span; and numbers of heads."""
+
+    x_stride: Int64
+    a_stride: Int64
+    b_stride: Int64
+    table_stride: Int64
+    span_stride: Int64
+    span_len: Int32
+    key_heads: Int32
+    value_heads: Int32
+
+
+class PromptSizes(NamedTuple):
+    """The same, and the number of slices in front."""
+
+    x_stride: Int64
+    a_stride: Int64
+    b_stride: Int64
+    table_stride: Int64
+    span_stride: Int64
+    span_len: Int32
+    key_heads: Int32
+    value_heads: Int32
+    num_decodes: Int32
+
+
+LEARN_TOKENS = Signature("learn_tokens", RuleArguments, DecodeSizes)
+LEARN_CHUNKS = Signature("learn_chunks", RuleArguments, PromptSizes)
+_DECODE = source("decode.cu", kernels=(LEARN_TOKENS,))
+_PROMPT = source("prompt.cu", "mma.cuh", kernels=(LEARN_CHUNKS,))
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOptions:
+    """A request for variants: sizes of a key and of a value, and their type (16-bit floats)."""
+
+    key_dim: int
+    value_dim: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRule:
+    """The delta rule for decodes, for longer slices, or for both, of one size."""
+
+    _calls: tuple[Call[RuleArguments], ...]
+
+    def start(self, handle: int, arguments: RuleArguments) -> None:
+        """Launch on the stream with this handle, the default stream included."""
+        for call in self._calls:
+            call(handle, arguments)
+
+
+def decode_variant(options: RuleOptions) -> Variant:
+    """Return the variant for slices of one token."""
+    tile = decode_tile(_checked_dims(options)[1])
+    macros: dict[str, str | int | bool] = {
+        "T": element_of(options.dtype).name,
+        "KEY": options.key_dim,
+        "VALUE": options.value_dim,
+        "COLUMNS": tile.columns,
+        "VECTOR": tile.vector,
+        "THREADS": tile.threads,
+    }
+    return Variant.of("learn_tokens", _DECODE, macros, WITH_BFLOAT16)
+
+
+def prompt_variant(options: RuleOptions) -> Variant:
+    """Return the variant for slices of any length."""
+    key_dim, value_dim = _checked_dims(options)
+    macros: dict[str, str | int | bool] = {
+        "T": element_of(options.dtype).name,
+        "KEY": key_dim,
+        "VALUE": value_dim,
+        "VECTOR": vector(key_dim, value_dim),
+        "CHUNK": CHUNK,
+        "WARPS": prompt_warps(value_dim),
+    }
+    return Variant.of("learn_chunks", _PROMPT, macros, WITH_BFLOAT16)
+
+
+MAX_KEY_DIM = 128
+"""A warp keeps 16 columns of a state in registers."""
+
+
+def _checked_dims(options: RuleOptions) -> tuple[int, int]:
+    if element_of(options.dtype).itemsize != 2:
+        raise ShapeError(f"x holds {options.dtype}; the delta rule takes 16-bit floats")
+    if options.key_dim > MAX_KEY_DIM or options.key_dim % 2 or options.value_dim % 2:
+        raise ShapeError(
+            f"heads of {options.key_dim} and {options.value_dim} channels; the kernels take even "
+            f"numbers, and keys of at most {MAX_KEY_DIM}"
+        )
+    return options.key_dim, options.value_dim
+
+
+def prepare(
+    options: RuleOptions,
+    sizes: PromptSizes,
+    *,
+    num_slices: int,
+    gpu: Gpu,
+    cache: FileCache | None = None,
+) -> PreparedRule:
+    """Return the delta rule of `num_slices` slices on `gpu`, compiled or cached."""
+    cache, calls = cache or user_cache(), list[Call[RuleArguments]]()
+    heads, decodes = sizes.value_heads, sizes.num_decodes
+    if decodes:
+        compiled = compile_variant(decode_variant(options), gpu.arch, cache)
+        grid = launch_decodes(heads, options.value_dim, decodes, decode_tile(options.value_dim))
+        kernel = load(compiled, gpu, LEARN_TOKENS)
+        calls.append(Call(kernel, grid, DecodeSizes(*sizes[:-1])))
+    if num_slices > decodes:
+        compiled = compile_variant(prompt_variant(options), gpu.arch, cache)
+        grid = _prompt_launch(options, heads, num_slices - decodes)
+        calls.append(Call(load(compiled, gpu, LEARN_CHUNKS), grid, sizes))
+    return PreparedRule(tuple(calls))
+
+
+def _prompt_launch(options: RuleOptions, heads: int, prompts: int) -> Launch:
+    dims = options.key_dim, options.value_dim
+    return launch_prompts(heads, dims, prompts, prompt_warps(options.value_dim))
+
+
+def delta_rule(
+    x: object,
+    gates: tuple[object, object],
+    decays: tuple[object, object],
+    states: object,
+    slices: Slices,
+    *,
+    out: object = None,
+    stream: object = None,
+) -> object:
+    """Return what states[S H D E] say of the queries of x[T X], after learning its keys and values.
+
+    A row of x is K queries of D channels, K keys, then H values of E. `gates` are a[T H] and b[T H]
+    of projections, `decays` a_log[H] and dt_bias[H] in float32: a state decays by
+    exp(-exp(a_log) softplus(a + dt_bias)) and learns by sigmoid(b). Queries and keys are made unit.
+    States are float32; their spans may lie apart. Without `out`, the result [T H E] is a new array.
+    """
+    given = (x, *gates, *decays, states, *slices.arrays, out)
+    at, specs = inspect_arrays(*given)
+    step, allocate = _checked(slices.span_len, slices.num_decodes, *specs)
+    handle = stream_handle(stream, x)
+    if out is None:
+        (out,) = allocate(handle)
+        at[-1] = pointer_of(out)
+    step.start(handle, RuleArguments(at[-1], *at[:-1]))
+    return out
+
+
+_NAMES = ("x", "a", "b", "a_log", "dt_bias", "states", *SLICE_AXES)
+
+
+@prepared_once(1024)
+def _checked(
+    span_len: int, num_decodes: int, *specs: ArraySpec
+) -> tuple[PreparedRule, Callable[[int], tuple[Any, ...]]]:
+    """Return the rule for arrays with these specs, and the allocator of its result."""
+    *read, out = specs
+    views = {name: view_at(spec) for name, spec in zip(_NAMES, read, strict=True)}
+    x = views["x"]
+    rows, _, heads, _, key_dim, value_dim = match(
+        x=(x, "T X"),
+        a=(views["a"], "T H"),
+        states=(views["states"], "S H D E"),
+        b=(views["b"], "T H"),
+        a_log=(views["a_log"], "H"),
+        dt_bias=(views["dt_bias"], "H"),
+    ).values()
+    key_heads = _key_heads(x, heads, key_dim, value_dim)
+    check_dense(np.float32, a_log=views["a_log"], dt_bias=views["dt_bias"])
+    width = vector(key_dim, value_dim) * x.dtype.itemsize
+    check_rows(x.dtype, width, x=x)
+    check_rows(x.dtype, x.dtype.itemsize, a=views["a"], b=views["b"])
+    num_slices = check_slices(views, num_decodes)
+    sizes = PromptSizes(
+        x_stride=x.strides[0],
+        a_stride=views["a"].strides[0],
+        b_stride=views["b"].strides[0],
+        table_stride=views["tables"].strides[0],
+        span_stride=check_states("states", views["states"], (heads, key_dim, value_dim)),
+        span_len=span_len,
+        key_heads=key_heads,
+        value_heads=heads,
+        num_decodes=num_decodes,
+    )
+    gpu = gpu_of(**views)
+    step = prepare(RuleOptions(key_dim, value_dim, x.dtype), sizes, num_slices=num_slices, gpu=gpu)
+    result = ("out", (rows, heads, value_dim), x.dtype, width)
+    check_results((out,), gpu, result)
+    return step, allocator(specs[0], gpu, result)
+
+
+def _key_heads(x: View, heads: int, key_dim: int, value_dim: int) -> int:
+    keys, rest = divmod(x.shape[1] - heads * value_dim, 2 * key_dim)
+    if rest or keys < 1 or heads % keys:
+        raise ShapeError(
+            f"x: rows of {x.shape[1]} are not queries and keys of {key_dim} channels, then values "
+            f"of {heads} heads of {value_dim} that share them"
+        )
+    return keys

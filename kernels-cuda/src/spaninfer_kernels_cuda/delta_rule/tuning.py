@@ -1,0 +1,96 @@
+"""Sizes of layers of linear attention -> variants, grids and blocks. Pure."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Final, NamedTuple
+
+from spaninfer_kernel_launch import Launch
+
+CHUNK: Final = 32  # tokens of a prompt that are computed together
+TILE: Final = 16  # columns of a state that a warp of a prompt keeps
+CONVOLVED: Final = 32  # tokens of a block of the convolution
+CHANNELS: Final = 4  # that a thread of it takes
+THREADS: Final = 128
+_WARP: Final = 32
+_LOAD: Final = 16  # bytes
+
+
+class DecodeTile(NamedTuple):
+    """What a block of a decode takes of a state: its columns, by so many threads."""
+
+    columns: int
+    vector: int
+    threads: int
+
+
+def vector(*sizes: int, most: int = 8) -> int:
+    """Return the widest load of at most `most` elements that divides all of these sizes."""
+    return gcd(most, *sizes)
+
+
+def decode_tile(value_dim: int) -> DecodeTile:
+    """Return 32 columns for 128 threads: a head of 128 makes four blocks, which keep all SMs busy
+    for one request, and 16 KiB of a state in registers are enough for many.
+    """
+    width = vector(value_dim, most=4)
+    return DecodeTile(8 * width, width, THREADS)
+
+
+def prompt_warps(value_dim: int) -> int:
+    """Return 4 warps, which share what all columns of a head need; 2 for narrow heads."""
+    return 2 if value_dim <= 2 * TILE else 4
+
+
+def launch_convolution(rows: int, channels: int, width: int, slices: int, decodes: int) -> Launch:
+    """Return a block per decode, and per part of a longer slice, which may be all in one."""
+    parts = decodes
+    if slices > decodes:
+        parts += -(-(rows - decodes) // CONVOLVED) + slices - decodes
+    return Launch((-(-channels // (THREADS * width)), parts, 1), (THREADS, 1, 1), overlaps=True)
+
+
+def launch_decodes(heads: int, value_dim: int, decodes: int, tile: DecodeTile) -> Launch:
+    """Return a block per column tile, head and decode."""
+    parts = heads * -(-value_dim // tile.columns)
+    return Launch((parts, decodes, 1), (tile.threads, 1, 1), overlaps=True)
+
+
+def launch_prompts(
+    heads: int, sizes: tuple[int, int], prompts: int, warps: int, chunk: int = CHUNK
+) -> Launch:
+    """Return a block per column tile, head and prompt."""
+    parts = heads * -(-sizes[1] // (TILE * warps))
+    shared = shared_bytes(sizes[0], warps, chunk)
+    return Launch((parts, prompts, 1), (_WARP * warps, 1, 1), shared, overlaps=True)
+
+
+def shared_bytes(key_dim: int, warps: int, chunk: int = CHUNK) -> int:
+    """Return the bytes of prompt.cu's struct Shared."""
+    row = -(-key_dim // TILE) * TILE + 8
+    halves = 2 * row + (TILE * warps + 8) + 4 * (chunk + 8) + 2 * (TILE + 8)
+    return -(-chunk * (2 * halves + 4 * (TILE + 1) + 4 * 4) // _LOAD) * _LOAD
+
+
+class NormTile(NamedTuple):
+    """How lanes share a head of a norm: elements per load, lanes, loads of each."""
+
+    vector: int
+    lanes: int
+    packs: int
+
+
+def norm_tile(value_dim: int) -> NormTile:
+    """Return the fewest lanes, a power of two, that need one load each; at most a warp."""
+    width = vector(value_dim)
+    loads = value_dim // width
+    lanes = min(_WARP, 1 << (loads - 1).bit_length())
+    return NormTile(width, lanes, -(-loads // lanes))
+
+
+def launch_norm(rows: int, heads: int, tile: NormTile) -> Launch | None:
+    """Return the launch for all heads of all rows; None without rows."""
+    if not rows:
+        return None
+    blocks = -(-rows * heads * tile.lanes // THREADS)
+    return Launch((blocks, 1, 1), (THREADS, 1, 1), overlaps=True)
