@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from spaninfer_engine.backends.cpu.delta_rule import delta_rule_in_chunks
-from spaninfer_engine.backends.cuda.backend import refuse_states
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import GroupedRows, Use
 from spaninfer_engine.ops.states import Piece, pieces
@@ -140,11 +140,18 @@ def test_gates_are_computed_in_float32(backend: Backend) -> None:
         assert definition.relative_error(ops.to_host(found), expected) < 1e-5
 
 
-def test_backend_cuda_refuses_states_by_name() -> None:
-    refuse_states([CacheGroup(0, (0,), 2, 64, 64)])
+def test_backend_cuda_refuses_states_that_its_kernels_do_not_take() -> None:
+    pytest.importorskip("spaninfer_kernels_cuda", reason="needs the extra cuda")
+    pytest.importorskip("torch")
+    from spaninfer_engine.backends.cuda.linear_attention import refuse_states
 
-    with pytest.raises(ConfigError, match=r"gated delta rule.*--backend torch"):
-        refuse_states([GROUP])
+    refuse_states([CacheGroup(0, (0,), 2, 64, 64), GROUP], (8, 0))
+
+    with pytest.raises(ConfigError, match=r"compute capability 8.0, and the GPU has 7.5; choose"):
+        refuse_states([GROUP], (7, 5))
+    wide = replace(GROUP, state=StateShape(3, 8, 2, 256, 128))
+    with pytest.raises(ConfigError, match=r"states of 256 x 128 behind a convolution of 4 taps"):
+        refuse_states([wide], (9, 0))
 
 
 def _operands(tokens: int, seed: int = 0) -> tuple[Any, ...]:

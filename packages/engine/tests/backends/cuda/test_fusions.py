@@ -84,6 +84,8 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
         ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
+        ("qwen3_next", "delta_rule"),
+        ("wide qwen3_5", "delta_rule"),
         ("deepseek_v32", "rotate_append_keys"),
         ("deepseek_v32", "sparse_selection"),
         ("glm_moe_dsa shared", "sparse_attention"),

@@ -17,7 +17,7 @@ def _prompts(num_rows: int, num_slices: int) -> AttentionSlices:
     rows, lengths = torch.arange(num_slices).int(), torch.full((num_slices,), length).int()
     bounds = torch.arange(0, num_rows + 1, length).int()
     slots = (torch.arange(num_rows).int() * 10,)
-    return AttentionSlices(rows, lengths, bounds, slots, (), 0, (), rows, lengths)
+    return AttentionSlices(rows, lengths, bounds, slots, (), 0, (), rows, lengths, 16)
 
 
 def test_few_wanted_rows_are_decodes_of_what_they_see() -> None:
@@ -50,7 +50,7 @@ def test_rows_that_pad_a_step_are_known_among_all_rows_and_among_those_with_logi
     rows = torch.tensor([3, -1]).int()  # of logits; the second is padding
     slots = torch.tensor([64, 65, 66, -1]).int()
     bounds = torch.tensor([0, 3, 3]).int()
-    slices = AttentionSlices(rows, rows, bounds, (slots,), (), 0, (), rows, rows)
+    slices = AttentionSlices(rows, rows, bounds, (slots,), (), 0, (), rows, rows, 16)
 
     assert (slices.slots_of(4) < 0).tolist() == [False, False, False, True]
     assert (slices.slots_of(2) < 0).tolist() == [False, True]
@@ -59,4 +59,4 @@ def test_rows_that_pad_a_step_are_known_among_all_rows_and_among_those_with_logi
 def test_where_nothing_is_kept_no_row_is_known_to_be_padding() -> None:
     rows = torch.tensor([0]).int()
 
-    assert AttentionSlices(rows, rows, rows, (), (), 0, (), rows, rows).slots_of(1) is None
+    assert AttentionSlices(rows, rows, rows, (), (), 0, (), rows, rows, 16).slots_of(1) is None

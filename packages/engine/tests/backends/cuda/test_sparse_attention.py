@@ -55,6 +55,7 @@ def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
         prefills=(PROMPT,),
         logit_rows=torch.zeros(0, dtype=torch.int32),
         logit_seq_lens=torch.zeros(0, dtype=torch.int32),
+        span_len=4,
     )
     layout: Any = None
     pools: Any = (Pool(layout, ()),) * 2  # plain operators ask no layout
@@ -134,6 +135,7 @@ def test_decodes_and_short_prompts_are_parts_of_a_step_and_long_prompts_one_each
         prefills=tuple(runs),
         logit_rows=torch.zeros(0, dtype=torch.int32),
         logit_seq_lens=torch.zeros(0, dtype=torch.int32),
+        span_len=4,
     )
 
     parts = list(parts_of(slices, table, span_len=4, top_k=8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -42,7 +42,7 @@ class Plan:
         self,
         slices: AttentionSlices,
         caches: tuple[SpanCache[Tensor], ...],
-        pools: tuple[Pool, ...],
+        pools: Mapping[int, Pool],
         kernels: Kernels,
     ) -> None:
         self.slices, self.pools = slices, pools

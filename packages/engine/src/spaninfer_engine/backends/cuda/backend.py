@@ -25,13 +25,15 @@ from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Model
+from spaninfer_engine.spec.nodes import Decoder, Model
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
 BFLOAT16_CAPABILITY = (8, 0)
 
-_VARYING = frozenset({"head_linear", "plain_attention", "sparse_selection", "sparse_attention"})
+_VARYING = frozenset(
+    {"head_linear", "plain_attention", "sparse_selection", "sparse_attention", "delta_rule"}
+)
 
 
 class CudaBackend(Backend):
@@ -131,12 +133,15 @@ class CudaBackend(Backend):
 
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the operators; kernels are compiled when the start is measured."""
+        import torch
+
+        from spaninfer_engine.backends.cuda.linear_attention import refuse_states
         from spaninfer_engine.backends.cuda.ops import CudaOps
         from spaninfer_engine.backends.cuda.quantised import format_of_packing
         from spaninfer_engine.backends.cuda.scaled import codes_of_packing
         from spaninfer_engine.backends.grid_weights import grid_of_packing
 
-        refuse_states(options.groups)
+        refuse_states(options.groups, torch.cuda.get_device_capability(options.device))
         assert options.dtype != "float32", options
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         of_gpu = codes_of_packing(packing) or format_of_packing(packing)
@@ -207,15 +212,6 @@ def refuse_varying(steps: Iterable[str]) -> None:
         raise ConfigError(
             f"batch_invariant was requested, and this model needs {', '.join(varying)}, whose "
             "kernels choose by the number of rows in what order they add; leave it out"
-        )
-
-
-def refuse_states(groups: Iterable[CacheGroup]) -> None:
-    """Raise ConfigError for models whose layers keep states."""
-    if any(group.state is not None for group in groups):
-        raise ConfigError(
-            "layers of this model keep states by the gated delta rule, for which backend cuda has "
-            "no kernels yet; choose --backend torch"
         )
 
 

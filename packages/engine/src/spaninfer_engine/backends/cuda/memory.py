@@ -186,6 +186,7 @@ class StepMemory:
             prefills=prefills,
             logit_rows=self._logit_rows[: shape.num_logits],
             logit_seq_lens=self._logit_seq_lens[: shape.num_logits],
+            span_len=self.sizes.span_len,
         )
 
     def _addresses(self) -> NDArray[np.int64]:

@@ -137,9 +137,9 @@ class CudaOps(TorchOps):
 
     def layout(self, operator: str, argument: str) -> str:
         """Corrections of scores are added in float32, where a wrong choice is a large error; sinks
-        are scores, too.
+        are scores, too. So are logarithms of decays.
         """
-        if operator == "route" or argument == "sinks":
+        if operator in ("route", "delta_gates") or argument == "sinks":
             return "float32"
         if argument == "weight" and operator in _GEMMS:
             return _GEMMS[operator]
@@ -248,8 +248,11 @@ class CudaOps(TorchOps):
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group: a head's tokens lie together.
 
-        Of codes, both parts of the result are the bytes [S span_bytes] of all spans.
+        Of codes, both parts of the result are the bytes [S span_bytes] of all spans. States are
+        float32 whatever keys are.
         """
+        if group.state is not None:
+            return super().cache(group, num_spans, span_len)
         layout = SpanLayout.contiguous(
             span_len=span_len,
             kv_heads=group.kv_heads,
@@ -284,8 +287,7 @@ class CudaOps(TorchOps):
 
     def plan(self, slices: AttentionSlices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
         """Return what attention shares over the layers of a step; becomes `step.attention`."""
-        pools = tuple(self._pools[index] for index in range(len(caches)))
-        return Plan(slices, caches, pools, self.kernels)
+        return Plan(slices, caches, dict(self._pools), self.kernels)
 
     # ---- rows ------------------------------------------------------------------------------------
 

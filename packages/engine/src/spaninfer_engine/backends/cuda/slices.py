@@ -31,6 +31,7 @@ class AttentionSlices:
     prefills: tuple[Run, ...]
     logit_rows: Tensor  # [W] row of the span tables
     logit_seq_lens: Tensor  # [W]
+    span_len: int
     until: Tensor | None = None  # [T] position behind the last that a row sees; None: its own
 
     def slots_of(self, rows: int) -> Tensor | None:
