@@ -98,7 +98,7 @@ def test_snapshots_are_left_on_the_way(on_gpu, dtype, snapshots):
 
 @pytest.mark.gpu
 def test_padding_reads_zeros_and_touches_no_state(on_gpu):
-    step = Steps(HEADS[0], np.float16, [(4, 5), (0, 1), (9, 60), (0, 20)])
+    step = Steps(HEADS[0], np.float16, [(4, 5), (0, 1), (9, 60), (20, 20)])
     step.pad(1, 3)
     before = step.states.copy()
 
@@ -122,6 +122,15 @@ def test_heads_are_normed_and_gated(on_gpu, dtype, rows, heads, size):
     expected = definition.rms_norm(x, weight, eps=1e-6) * z / (1 + np.exp(-z))
     got = on_gpu.get(y).astype(np.float64)
     assert relative_error(got, expected) <= tolerance(np.dtype(dtype).name)
+
+
+def near(actual, expected, limit):
+    """Compare with the typical size of numbers, or with their own where they are larger: results
+    of small decays have some that are twenty times as large, and are rounded as these are.
+    """
+    actual = actual.astype("f8")
+    typical = np.sqrt((expected**2).mean())
+    return bool((np.abs(actual - expected) <= limit * (typical + np.abs(expected))).all())
 
 
 class Steps:
@@ -260,7 +269,7 @@ class Steps:
         """Compare results and all spans."""
         made, out, inputs, states = self.expected
         limit = tolerance(self.dtype.name)
-        assert relative_error(self.mixed.astype("f8"), made) <= limit
-        assert relative_error(self.out.astype("f8"), out) <= limit
+        assert near(self.mixed, made, limit)
+        assert near(self.out, out, limit)
         np.testing.assert_allclose(self.inputs, inputs, rtol=1e-6)
         assert relative_error(self.states.astype("f8"), states) <= 2e-4
