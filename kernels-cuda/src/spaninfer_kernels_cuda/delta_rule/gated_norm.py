@@ -124,7 +124,7 @@ def gated_rms_norm(
     if out is None:
         (out,) = allocate(handle)
         at[-1] = pointer_of(out)
-    step.start(handle, GatedNormArguments(at[-1], *at[:-1], eps, float(plus_one)))
+    step.start(handle, GatedNormArguments._make((at[-1], *at[:-1], eps, float(plus_one))))
     return out
 
 

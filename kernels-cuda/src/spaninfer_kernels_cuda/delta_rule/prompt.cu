@@ -18,7 +18,7 @@
 // Chunks end early where a snapshot is to be left.
 //
 // Macros: T (half or bfloat16), KEY, VALUE (sizes of a head), VECTOR (elements per load), CHUNK,
-//         WARPS (2 or 4).
+//         WARPS, SHARED_BYTES.
 // Demands: VECTOR divides KEY, VALUE and where rows begin.
 
 constexpr int kThreads = WARPS * kWarp;
@@ -107,6 +107,8 @@ struct Shared {
   float diagonal[CHUNK][kTile + 1];          // those blocks of L
   float query_scale[CHUNK], key_scale[CHUNK], beta[CHUNK], decay[CHUNK];  // decay: G
 };
+
+static_assert(sizeof(Shared) <= SHARED_BYTES, "tuning.shared_bytes counts too few");
 
 // Copies `count` rows of `width` elements, zeros behind them and beside them; returns through
 // `scales` one over the length of each where it is asked for.

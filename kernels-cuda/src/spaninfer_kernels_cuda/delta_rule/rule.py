@@ -14,7 +14,6 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
-    Launch,
     Pointer,
     ShapeError,
     Signature,
@@ -47,10 +46,11 @@ from spaninfer_kernels_cuda.delta_rule.slices import (
 )
 from spaninfer_kernels_cuda.delta_rule.tuning import (
     CHUNK,
+    WARPS,
     decode_tile,
     launch_decodes,
     launch_prompts,
-    prompt_warps,
+    shared_bytes,
     vector,
 )
 
@@ -148,7 +148,8 @@ def prompt_variant(options: RuleOptions) -> Variant:
         "VALUE": value_dim,
         "VECTOR": vector(key_dim, value_dim),
         "CHUNK": CHUNK,
-        "WARPS": prompt_warps(value_dim),
+        "WARPS": WARPS,
+        "SHARED_BYTES": shared_bytes(key_dim),
     }
     return Variant.of("learn_chunks", _PROMPT, macros, WITH_BFLOAT16)
 
@@ -186,14 +187,10 @@ def prepare(
         calls.append(Call(kernel, grid, DecodeSizes(*sizes[:-1])))
     if num_slices > decodes:
         compiled = compile_variant(prompt_variant(options), gpu.arch, cache)
-        grid = _prompt_launch(options, heads, num_slices - decodes)
+        prompts = num_slices - decodes
+        grid = launch_prompts(heads, options.key_dim, options.value_dim, prompts)
         calls.append(Call(load(compiled, gpu, LEARN_CHUNKS), grid, sizes))
     return PreparedRule(tuple(calls))
-
-
-def _prompt_launch(options: RuleOptions, heads: int, prompts: int) -> Launch:
-    dims = options.key_dim, options.value_dim
-    return launch_prompts(heads, dims, prompts, prompt_warps(options.value_dim))
 
 
 def delta_rule(

@@ -9,6 +9,7 @@ from spaninfer_kernel_launch import Launch
 
 CHUNK: Final = 32  # tokens of a prompt that are computed together
 TILE: Final = 16  # columns of a state that a warp of a prompt keeps
+WARPS: Final = 4  # of a block of a prompt, which share what all columns of a head need
 CONVOLVED: Final = 32  # tokens of a block of the convolution
 CHANNELS: Final = 4  # that a thread of it takes
 THREADS: Final = 128
@@ -37,11 +38,6 @@ def decode_tile(value_dim: int) -> DecodeTile:
     return DecodeTile(8 * width, width, THREADS)
 
 
-def prompt_warps(value_dim: int) -> int:
-    """Return 4 warps, which share what all columns of a head need; 2 for narrow heads."""
-    return 2 if value_dim <= 2 * TILE else 4
-
-
 def launch_convolution(rows: int, channels: int, width: int, slices: int, decodes: int) -> Launch:
     """Return a block per decode, and per part of a longer slice, which may be all in one."""
     parts = decodes
@@ -56,20 +52,18 @@ def launch_decodes(heads: int, value_dim: int, decodes: int, tile: DecodeTile) -
     return Launch((parts, decodes, 1), (tile.threads, 1, 1), overlaps=True)
 
 
-def launch_prompts(
-    heads: int, sizes: tuple[int, int], prompts: int, warps: int, chunk: int = CHUNK
-) -> Launch:
+def launch_prompts(heads: int, key_dim: int, value_dim: int, prompts: int) -> Launch:
     """Return a block per column tile, head and prompt."""
-    parts = heads * -(-sizes[1] // (TILE * warps))
-    shared = shared_bytes(sizes[0], warps, chunk)
-    return Launch((parts, prompts, 1), (_WARP * warps, 1, 1), shared, overlaps=True)
+    parts = heads * -(-value_dim // (TILE * WARPS))
+    threads = _WARP * WARPS
+    return Launch((parts, prompts, 1), (threads, 1, 1), shared_bytes(key_dim), overlaps=True)
 
 
-def shared_bytes(key_dim: int, warps: int, chunk: int = CHUNK) -> int:
+def shared_bytes(key_dim: int) -> int:
     """Return the bytes of prompt.cu's struct Shared."""
     row = -(-key_dim // TILE) * TILE + 8
-    halves = 2 * row + (TILE * warps + 8) + 4 * (chunk + 8) + 2 * (TILE + 8)
-    return -(-chunk * (2 * halves + 4 * (TILE + 1) + 4 * 4) // _LOAD) * _LOAD
+    halves = 2 * row + (TILE * WARPS + 8) + 4 * (CHUNK + 8) + 2 * (TILE + 8)
+    return -(-CHUNK * (2 * halves + 4 * (TILE + 1) + 4 * 4) // _LOAD) * _LOAD
 
 
 class NormTile(NamedTuple):

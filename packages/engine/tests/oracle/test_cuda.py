@@ -262,6 +262,23 @@ def _logprobs(logits: Logits) -> Logits:
     return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
+def test_requests_that_give_their_states_up_draw_the_tokens_of_the_oracle(
+    load: Load, rounded: Callable[[str, str], Rounded]
+) -> None:
+    """Six requests, and memory for two."""
+    case, noise = load("qwen3_5"), rounded("qwen3_5", "bfloat16").noise
+    golden = [case.golden(case.golden().prompt[:length]) for length in range(6, 12)]
+    sampling = SamplingParams(temperature=0, max_tokens=NUM_DRAWN, ignore_eos=True)
+
+    with case.engine(
+        backend="cuda", dtype="bfloat16", span_len=KERNEL_SPAN_LEN, requests=2.1
+    ) as engine:
+        answers = engine.generate([each.prompt for each in golden], sampling)
+
+    for answer, expected in zip(answers, golden, strict=True):
+        _agree(answer.token_ids, expected, noise)
+
+
 def test_an_engine_chooses_the_device_by_itself_and_answers_many_requests() -> None:
     sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     prompts = ["Once upon a time", "Tell me a fable", "The old king", "A ship"] * 8
