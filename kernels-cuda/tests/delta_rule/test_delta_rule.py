@@ -120,8 +120,7 @@ def test_heads_are_normed_and_gated(on_gpu, dtype, rows, heads, size):
 
     x, z, weight = (each.astype(np.float64) for each in (x, z, weight))
     expected = definition.rms_norm(x, weight, eps=1e-6) * z / (1 + np.exp(-z))
-    got = on_gpu.get(y).astype(np.float64)
-    assert relative_error(got, expected) <= tolerance(np.dtype(dtype).name)
+    assert near(on_gpu.get(y), expected, tolerance(np.dtype(dtype).name))
 
 
 def near(actual, expected, limit):

@@ -69,6 +69,15 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["qwen3_next", "wide qwen3_next", "qwen3_5"])
+def test_linear_attention_is_two_steps_in_every_layer(name: str, tmp_path: Path) -> None:
+    """In a last layer of that kind, too, whose norm follows behind the rows that are taken."""
+    names = _names(_bound(name, tmp_path))
+
+    assert names["linear_attention"] == names["gated_norm"] > 0
+    assert not names.keys() & {"convolve", "delta_gates", "delta_rule"}
+
+
 @pytest.mark.parametrize(
     ("name", "claim"),
     [
@@ -84,8 +93,6 @@ def test_a_layer_is_five_steps(name: str, tmp_path: Path) -> None:
         ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
-        ("qwen3_next", "delta_rule"),
-        ("wide qwen3_5", "delta_rule"),
         ("deepseek_v32", "rotate_append_keys"),
         ("deepseek_v32", "sparse_selection"),
         ("glm_moe_dsa shared", "sparse_attention"),

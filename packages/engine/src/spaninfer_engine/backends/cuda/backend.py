@@ -32,7 +32,7 @@ MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
 BFLOAT16_CAPABILITY = (8, 0)
 
 _VARYING = frozenset(
-    {"head_linear", "plain_attention", "sparse_selection", "sparse_attention", "delta_rule"}
+    {"head_linear", "plain_attention", "sparse_selection", "sparse_attention", "linear_attention"}
 )
 
 

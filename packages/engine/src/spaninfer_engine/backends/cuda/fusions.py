@@ -22,7 +22,7 @@ from spaninfer_engine.backends.cuda.fusions_attention import (
     claims_to_wanted,
 )
 from spaninfer_engine.backends.cuda.latent import claim_latent_attention
-from spaninfer_engine.backends.cuda.linear_attention import claim_linear_attention
+from spaninfer_engine.backends.cuda.linear_attention import claims_of_linear_attention
 from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, single
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Step
@@ -42,7 +42,7 @@ def claims_of(ops: Backend) -> tuple[Claim, ...]:
         *claims_to_wanted(ops),
         *claims_to_spans(ops),
         claim_latent_attention(ops),
-        claim_linear_attention(ops),
+        *claims_of_linear_attention(ops),
         kernel_attends,
         *claims_of_experts(ops),
         *sums_and_norms(ops),

@@ -6,14 +6,16 @@ captured step serves any sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 from spaninfer_kernels_cuda import delta_rule
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention import Plan
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
+from spaninfer_engine.backends.cuda.heads import dense_rows
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.fuse import use_of
 from spaninfer_engine.ops.operation import Operation
@@ -21,13 +23,16 @@ from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Kernel, Pack
 from spaninfer_engine.spec.nodes import CacheGroup
 
-NAME = "delta_rule"
+NAME = "linear_attention"
 _TAPS = (2, 4)
 
 
-def claim_linear_attention(ops: Backend) -> Claim:
-    """Claim everything between the projections: convolution, gates, the rule and its norm."""
-    return Claim(
+def claims_of_linear_attention(ops: Backend) -> Iterator[Claim]:
+    """Yield the claims of what lies between the projections: the rule over states, with the
+    convolution and the gates before it, and the gated norm, which a last layer computes for the
+    rows with logits alone.
+    """
+    yield Claim(
         NAME,
         (
             "m = convolve x",
@@ -38,46 +43,57 @@ def claim_linear_attention(ops: Backend) -> Claim:
             "h = split_heads v",
             "g t = delta_gates a b",
             "o = delta_rule e f h g t",
-            "n = rms_norm o",
-            "w = split_heads z",
-            "y = gate w n",
-            "r = merge_heads y",
         ),
+        "o",
+        lambda taken, pack: _rule(ops, taken, pack),
+        lambda taken: taken[1].constant("act") == "silu",
+    )
+    yield Claim(
+        "gated_norm",
+        ("n = rms_norm o", "w = split_heads z", "y = gate w n", "r = merge_heads y"),
         "r",
-        lambda taken, pack: _build(ops, taken, pack),
-        lambda taken: taken[1].constant("act") == taken[10].constant("act") == "silu",
+        lambda taken, pack: _gated_norm(ops, taken[0], pack),
+        lambda taken: taken[2].constant("act") == "silu",
     )
 
 
-def _build(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:
-    convolution, _, _, *_, gates, rule, norm, _, _, _ = taken
-
-    def packed(operation: Operation, argument: str) -> Any:
-        layout = ops.layout(operation.operator, argument)
-        return pack([use_of(operation, argument)], layout)
-
-    taps = packed(convolution, "weight")
-    decays = packed(gates, "a_log"), packed(gates, "dt_bias")
-    weight, eps = packed(norm, "weight"), norm.number("eps")
-    plus_one = bool(norm.constant("plus_one"))
+def _rule(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:
+    convolution, gates, rule = taken[0], taken[6], taken[7]
+    taps = _packed(ops, convolution, "weight", pack)
+    decays = _packed(ops, gates, "a_log", pack), _packed(ops, gates, "dt_bias", pack)
     group, layer = (int(str(rule.constant(name))) for name in ("group", "layer"))
     kernels = ops.kernels
 
-    def kernel(step: Step[Tensor], x: Tensor, a: Tensor, b: Tensor, z: Tensor) -> Tensor:
+    def kernel(step: Step[Tensor], x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         plan: Plan = step.attention
         inputs, states = (part[layer] for part in plan.caches[group][:2])
         slices, stream = _slices(plan, group), kernels.stream
-        rows, (_, heads, _, size) = len(x), states.shape
-        mixed, read = kernels.empty(*x.shape), kernels.empty(rows, heads, size)
+        _, heads, _, size = states.shape
+        mixed, read = kernels.empty(*x.shape), kernels.empty(len(x), heads, size)
         delta_rule.convolve(x, taps, inputs, slices, out=mixed, stream=stream)
         delta_rule.delta_rule(mixed, (a, b), decays, states, slices, out=read, stream=stream)
-        gate = z.view(rows, heads, size)
-        delta_rule.gated_rms_norm(
-            read, gate, weight, eps=eps, plus_one=plus_one, out=read, stream=stream
-        )
-        return read.view(rows, heads * size)
+        return read
 
     return kernel
+
+
+def _gated_norm(ops: Backend, norm: Operation, pack: Pack) -> Kernel:
+    weight, kernels = _packed(ops, norm, "weight", pack), ops.kernels
+    eps, plus_one = norm.number("eps"), bool(norm.constant("plus_one"))
+
+    def kernel(_step: Step[Tensor], read: Tensor, z: Tensor) -> Tensor:
+        read = read.contiguous()
+        out, gate = torch.empty_like(read), dense_rows(z.view(read.shape))  # z: part of a row
+        delta_rule.gated_rms_norm(
+            read, gate, weight, eps=eps, plus_one=plus_one, out=out, stream=kernels.stream
+        )
+        return out.flatten(1)
+
+    return kernel
+
+
+def _packed(ops: Backend, operation: Operation, argument: str, pack: Pack) -> Any:
+    return pack([use_of(operation, argument)], ops.layout(operation.operator, argument))
 
 
 def _slices(plan: Plan, group: int) -> delta_rule.Slices:
