@@ -1,5 +1,5 @@
-// Rows of x as warps copy them into shared memory, by 16 bytes each (TMA cannot gather rows): lines
-// of 128 bytes in the swizzled order that wgmma reads.
+// Rows of x as warps copy them into shared memory, by 16 bytes each (a copy by TMA brings one row):
+// lines of 128 bytes in the swizzled order that wgmma reads.
 //
 // Macros: T, GATHERS (rows come through an order; else x is sorted).
 //

@@ -1,16 +1,16 @@
 // Grouped GEMM on Hopper for many rows per expert: out[P C] from rows of x and weight[E N K].
 //
 // Rows of x are operand A of a wgmma, 64 each; rows of a weight are operand B. Producer warps copy
-// chunks of both by TMA into a ring of STAGES buffers, weights with the expert as a coordinate: x is
-// sorted, and comes in boxes of 64 rows, or (GATHERS) it holds tokens, and comes row by row through
-// `order`. Two consumer warpgroups share a tile: while one writes results, the other multiplies, as
-// far as the ring lets them drift apart.
+// chunks of both by TMA into a ring of STAGES buffers, weights with the expert as a coordinate. x
+// is sorted, and comes in boxes of 64 rows, or (GATHERS) it holds tokens, and comes row by row
+// through `order`. Two consumer warpgroups share a tile: while one writes results, the other
+// multiplies, as far as the ring lets them drift apart.
 //
-// A tile has up to BLOCKS times 64 rows of x, those of an expert's tiles about as many each, and
-// copies and multiplies only the blocks of 64 that it has; so tiles take unequal time. A block of
-// threads begins with the task of its own number and then draws the next that nobody has, from
-// `ticket`. The producer does, ahead of time, and leaves the number beside the first chunk of a
-// task. Tiles of an expert that run at the same time share rows of x and weights in the L2 cache.
+// A tile has up to BLOCKS times 64 rows of x. One with fewer, an expert's last one, copies and
+// multiplies only the blocks of 64 that it has; so tiles take unequal time. A block of threads
+// begins with the task of its own number and then draws the next that nobody has, from `ticket`. A
+// producer does, ahead of time, and leaves the number beside the first chunk of a task. Tiles of an
+// expert that run at the same time share rows of x and weights in the L2 cache.
 //
 // Macros: T (half, bfloat16), BLOCKS, ROWS (of the weight that a tile has), BY_ROWS (a warpgroup
 //         has every other block of x; else all of them, and half of ROWS), GATHERS, STAGES,
@@ -58,7 +58,7 @@ using Accumulators = float[kOwnBlocks][kFragments][4];
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
-  int numbers[STAGES];  // of the task whose first chunk is there
+  int numbers[STAGES];                 // of the task whose first chunk is there
   int current;                         // the number of the task that is copied
   int sources[GATHERS ? kTokens : 1];  // its rows of x
   Experts experts;
@@ -71,8 +71,12 @@ struct Sizes {
 };
 
 __device__ __forceinline__ Task task_of(const Shared& shared, int number, const Sizes& sizes) {
-  return find_task<kTokens, kTogether, kBlockRows>(shared.experts, number, sizes.across);
+  return find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
 }
+
+// Which part of a tile's rows of x, and of the weight, a warpgroup has.
+__device__ __forceinline__ int row_part(int group) { return BY_ROWS ? group : 0; }
+__device__ __forceinline__ int column_part(int group) { return BY_ROWS ? 0 : group; }
 
 // The blocks of 64 rows that a task has.
 __device__ __forceinline__ int blocks_of(const Task& task) {
@@ -159,8 +163,8 @@ __device__ __forceinline__ void release(Barrier* empty, bool releases) {
 template <int kBlocks>
 __device__ __forceinline__ void multiply_chunk(Accumulators& acc, unsigned stage, int group,
                                                bool adds) {
-  const unsigned x = stage + kWeightBytes + group % kRowParts * kBlockBytes;
-  const unsigned weight = stage + group / kRowParts * kOwnRows * kLineBytes;
+  const unsigned x = stage + kWeightBytes + row_part(group) * kBlockBytes;
+  const unsigned weight = stage + column_part(group) * kOwnRows * kLineBytes;
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
@@ -250,8 +254,8 @@ __device__ __forceinline__ void make_tile(Shared& shared, Turn& turn, T* out, co
   multiply_tile<kBlocks>(acc, shared, turn, sizes.chunks, group);
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const int row = (block * kRowParts + group % kRowParts) * kBlockRows;
-    const int weight_row = task.tile * ROWS + group / kRowParts * kOwnRows;
+    const int row = (block * kRowParts + row_part(group)) * kBlockRows;
+    const int weight_row = task.tile * ROWS + column_part(group) * kOwnRows;
     write_block(out, bias, task, acc[block], row, weight_row, sizes.rows);
   }
 }
@@ -266,7 +270,7 @@ __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
     const int number = shared.numbers[turn.stage];
     if (number == kNone) return;
     const Task task = task_of(shared, number, sizes);
-    const int own = (blocks_of(task) - group % kRowParts + kRowParts - 1) / kRowParts;
+    const int own = (blocks_of(task) - row_part(group) + kRowParts - 1) / kRowParts;
     if (own == kOwnBlocks) {
       make_tile<kOwnBlocks>(shared, turn, out, bias, task, sizes, group);
     } else if (kOwnBlocks > 2 && own == 2) {

@@ -53,8 +53,8 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
 
 // Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up
 // to kTogether tiles of rows go through the weight side by side, which so is read from the L2
-// cache. Tiles of an expert have about as many rows each, at most kRows, in multiples of kGrain.
-template <int kRows, int kTogether, int kGrain = kRows>
+// cache.
+template <int kRows, int kTogether>
 __device__ __forceinline__ Task find_task(const Experts& all, int number, int across) {
   const int tile = number / across;
   int expert = 0;
@@ -65,10 +65,9 @@ __device__ __forceinline__ Task find_task(const Experts& all, int number, int ac
   }
   const int before = expert > 0 ? all.tile_ends[expert - 1] : 0;
   const int band = (tile - before) / kTogether * kTogether;  // the first tile of those side by side
-  const int tiles = all.tile_ends[expert] - before, beside = min(kTogether, tiles - band);
+  const int beside = min(kTogether, all.tile_ends[expert] - before - band);
   const int place = number - (before + band) * across;
-  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0, end = all.row_ends[expert];
-  const int even = kGrain < kRows ? (end - begin + tiles * kGrain - 1) / (tiles * kGrain) : 1;
-  const int rows = even * kGrain, first = begin + (band + place % beside) * rows;
-  return {expert, place / beside, first, min(rows, end - first)};
+  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0;
+  const int first = begin + (band + place % beside) * kRows;
+  return {expert, place / beside, first, min(kRows, all.row_ends[expert] - first)};
 }

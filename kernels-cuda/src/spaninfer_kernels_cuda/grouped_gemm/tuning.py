@@ -29,12 +29,14 @@ _GENERAL_STAGES = 4  # at most
 # 32 rows of each it reads weights as fast, and x less often.
 _STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
 _STREAM_BLOCKS = 2  # of an SM
-# Few rows are copied one by one while their weights are read; more take longer so than sorted.
-_GATHERED_ROWS = 40
-_NARROW_ROWS = 64  # up to which narrower tiles end a launch sooner
-# Means at which many experts have more rows than 128, few more than 192: a tile of 192 has them at
-# once, and passes its weight once.
-_ONE_TILE_ROWS = (100, 160)
+# Up to so many rows are copied one by one while their weights are read, and narrower tiles end the
+# launch sooner; the latter also where there are more.
+_GATHERED_ROWS, _NARROW_ROWS = 64, 100
+# Means at which many experts have more rows than 128, few more than 192: one tile has them all, and
+# passes its weight once.
+_ONE_TILE_ROWS = 160
+_ENOUGH_TASKS = 512  # four for each SM
+_LONG_ROWS = 4096  # elements of a weight's rows
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
 _MAX_BYTES = 2**31 - 1
@@ -184,22 +186,28 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False)
     for most, tokens, groups in _STREAMS:
         if mean <= most:
             return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
-    return fill_prompt(_prompt(mean, gathers=gathers), shape.experts, shared_bytes)
+    return fill_prompt(_prompt(shape, mean, gathers=gathers), shape.experts, shared_bytes)
 
 
-def _prompt(mean: float, *, gathers: bool) -> Prompt:
-    """Return the tile of prompt.cu, its stages not counted yet (docs/decisions/0041).
+def _prompt(shape: Shape, mean: float, *, gathers: bool) -> Prompt:
+    """Return the tile of prompt.cu, its stages not counted yet.
 
-    µs of both GEMMs of 512 tokens of Qwen3: 196 and 102 so, 207 and 103 in sorted tiles of 128 by
-    256. Of DeepSeek-V2-Lite, whose experts have 48 rows: 189 and 95, 193 and 96. Of Mixtral, 128
-    rows: 497 to 541 and 257 to 300, in tiles of 128 by 256 576 to 677 and 424 (H200, 2026-11-23).
+    µs of both GEMMs with a tile, beside those of sorted tiles of 128 by 256, the copy included
+    (H200, 2026-11-23): gathered 196 for 207 (first GEMM of Qwen3, 512 tokens) and 213 for 233
+    (1024); 128 by 128 215 and 109 for 224 and 110 (DeepSeek-V2-Lite, 1024); 192 by 256 549 and 287
+    for 625 and 410 (Mixtral, 512), where 256 by 192 takes 568 and 420. Qwen3's of 2048 take 278 and
+    138, in the latter 276 and 136 (docs/decisions/0041).
     """
     if gathers and mean <= _GATHERED_ROWS:
         return Prompt(2, 256, 0, gathers=True)
     if mean <= _NARROW_ROWS:
         return Prompt(2, 128, 0)
-    least, most = _ONE_TILE_ROWS
-    return Prompt(3, 256, 0, by_rows=False) if least < mean <= most else Prompt(2, 256, 0)
+    if mean > _ONE_TILE_ROWS:
+        return Prompt(2, 256, 0)
+    tall = Prompt(4, 192, 0)
+    has_enough = shape.experts * -(-shape.outputs // tall.outputs) >= _ENOUGH_TASKS
+    is_tall = has_enough and shape.inner < _LONG_ROWS
+    return tall if is_tall else Prompt(3, 256, 0, by_rows=False)
 
 
 def fill_stream(tile: Stream, experts: int) -> Stream:
