@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import ALL, NUM_DRAWN, ONCE, Case, Golden, Logits
 from noise import DENSE, ROUTED, rms, typical
-from oracle import TOLERANCE, deviation
+from oracle import deviation, tolerance_of
 from spaninfer_engine import Completion, Engine, SamplingParams
 from spaninfer_engine.backends.cuda import latent
 from wide import WIDE
@@ -33,9 +33,9 @@ def test_logits_and_tokens_are_the_oracles(name: str, chunk: int, load: Load) ->
     for _ in golden.tokens[1:]:
         tokens += runner.step((1, 1, True)).tokens
 
-    logits = runner.logits(1)
-    assert deviation(logits[: len(golden.prompt)], golden.logits) < TOLERANCE
-    assert deviation(logits[-len(tokens) :], golden.drawn_from) < TOLERANCE
+    logits, tolerance = runner.logits(1), tolerance_of(name)
+    assert deviation(logits[: len(golden.prompt)], golden.logits) < tolerance
+    assert deviation(logits[-len(tokens) :], golden.drawn_from) < tolerance
     assert tokens == golden.tokens
 
 

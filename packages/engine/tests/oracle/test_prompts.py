@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cases import ALL, NUM_DRAWN, ONCE, Case
-from oracle import ROUGH, TOLERANCE, deviation, prompt
+from oracle import TOLERANCE, deviation, prompt, tolerance_of
 
 Load = Callable[[str], Case]
 
@@ -85,7 +85,7 @@ def test_a_prompt_and_what_is_drawn_behind_it_are_those_of_the_oracle(
     for _ in golden.tokens[1:]:
         tokens += runner.step((1, 1, True)).tokens
 
-    tolerance = ROUGH if "qwen3_5" in name or "qwen3_next" in name else TOLERANCE
+    tolerance = tolerance_of(name)
     assert deviation(runner.logits(1)[: len(golden.prompt)], golden.logits) < tolerance
     assert tokens == golden.tokens
 
