@@ -94,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (token >= 0) {
       load_floats<VECTOR>(front[n], x + token * x_stride);
     } else if (source >= 0) {
-      const long long kept = source * span_stride;
-      load_floats<VECTOR>(front[n], inputs + kept + static_cast<long long>(token + kKept) * channels);
+      const long long row = token + kKept;
+      load_floats<VECTOR>(front[n], inputs + source * span_stride + row * channels);
     } else {
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) front[n][v] = 0.0f;

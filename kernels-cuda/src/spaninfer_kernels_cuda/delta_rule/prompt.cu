@@ -235,15 +235,16 @@ __device__ __forceinline__ void multiply_state(float (&sums)[2 * kBlocks][4], co
 }
 
 // Computes a chunk whose rows, gates, L, P and inverses are in shared memory, for the 16 columns of
-// a warp, from `first` on in shared.value: the state becomes that behind it, the values what is read.
+// a warp, from `first` on in shared.value: the state becomes that behind it, and the values what is
+// read.
 __device__ __forceinline__ void compute_chunk(Shared& shared, State& state, int first) {
   const int lane = threadIdx.x % kWarp, t = lane % 4;
   const Matrix system{shared.system[0][0], shared.system[1][0], kSquare};
   const Matrix scores{shared.scores[0][0], shared.scores[1][0], kSquare};
   const Matrix inverse{shared.inverse[0][0], shared.inverse[1][0], kInverse};
 
-  // First what the state knows of the keys and U, then what it says to the queries: the sums of both
-  // at once would take more registers than there are.
+  // First what the state knows of the keys and U, then what it says to the queries: the sums of
+  // both at once would take more registers than there are.
   float known[2 * kBlocks][4] = {};  // S^T K^T
   multiply_state(known, state, shared.key[0]);
 #pragma unroll

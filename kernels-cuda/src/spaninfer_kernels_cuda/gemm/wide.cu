@@ -11,8 +11,8 @@
 // accumulators through shared memory (split-K). Weights do not depend on the previous kernel: the
 // ring is filled while that one runs.
 //
-// Tiles are taken in bands: `band` tiles of x, whose rows stay in the L2 cache, with one tile of the
-// weight after the other. Where M is large (MANY), a band is one tile, and what stays is the weight.
+// Tiles are taken in bands: `band` tiles of x, whose rows stay in the L2 cache, with one tile of
+// the weight after the other. Where M is large (MANY), a band is one tile, and the weight stays.
 //
 // Macros: T (half, bfloat16), OPERAND (of x and the weight: T, e4m3 or int8), SCALES (of codes:
 //         rows or blocks of scales.cuh; none), GROUPS (2 or 3), ALTERNATE (whether each has tiles

@@ -5,8 +5,8 @@
 // second block, and a softmax and a result of its own; at the end of a tile the second one's are
 // added to the first one's. So one buffer is always being filled.
 //
-// In each buffer two barriers tell that a half is there: tiles 0 .. 3, and tiles 4 .. 7; tile 8 comes
-// with the half of the other number than the buffer.
+// In each buffer two barriers say that a half is there: tiles 0 .. 3, and tiles 4 .. 7; tile 8
+// comes with the half of the other number than the buffer.
 
 constexpr int kThreads = 3 * kGroup;  // two consumer warpgroups, and one with the producer warps
 constexpr int kFragments = TILE / 8;

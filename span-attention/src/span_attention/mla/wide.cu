@@ -41,7 +41,8 @@ __device__ __forceinline__ void bring(Shared& shared, const Arguments& of,
       const int next = spans_of(block + 1);
       for (int side = 0; side < 2; ++side) {
         wait(&shared.half_empty[halves.slot], halves.parity ^ 1);
-        bring(shared.halves[halves.slot], side * kHalf, kHalf, block, &shared.half_full[halves.slot]);
+        Barrier* const full = &shared.half_full[halves.slot];
+        bring(shared.halves[halves.slot], side * kHalf, kHalf, block, full);
         halves.next();
       }
       wait(&shared.last_empty[last.slot], last.parity ^ 1);

@@ -1,10 +1,10 @@
 // Latent attention of tiles of 64 lines on Hopper, absorbed: all heads read the latents themselves.
 //
-// Three warpgroups work on each block of keys in turn. The first turns keys into weights. The other
-// two, the sides, hold half of the columns of the result each, 64 x 256 float32, and add the weights
-// times their half of the values. So scores of a block are computed beside the values of the one
-// before it, and no accumulator waits for a softmax. Weights go to the sides in the place of the
-// block's last tile of keys, which scores alone read.
+// Three warpgroups work on each block of keys in turn. The first turns keys into weights. The
+// other two, the sides, hold half of the columns of the result each, 64 x 256 float32, and add the
+// weights times their half of the values. So scores of a block are computed beside the values of
+// the one before it, and no accumulator waits for a softmax. Weights go to the sides in the place
+// of the block's last tile of keys, which scores alone read.
 //
 // Keys come in halves, tiles 0 .. 3 and 4 .. 7, through a ring of five slots, and the last tiles
 // through one of three: each side gives its half back as soon as it has read it. There is room for
@@ -347,8 +347,9 @@ __device__ __forceinline__ void add_values(Shared& shared, const Arguments& of, 
 }
 
 // Copies the queries of a task: all producers call this.
-__device__ __forceinline__ void bring_query(Shared& shared, Turn<kHalves>& halves, int& query_parity,
-                                            const TensorMap& map, const Task& task) {
+__device__ __forceinline__ void bring_query(Shared& shared, Turn<kHalves>& halves,
+                                            int& query_parity, const TensorMap& map,
+                                            const Task& task) {
   const auto bring = [&](unsigned char* to, int first, int tiles, Barrier* full) {
     arrive_expecting(full, tiles * kQueryTile);
     for (int i = 0; i < tiles; ++i) {
