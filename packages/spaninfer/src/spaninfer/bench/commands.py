@@ -16,7 +16,7 @@ from spaninfer.bench import engine as engine_bench
 from spaninfer.bench.accuracy import measure_accuracy
 from spaninfer.bench.compare import compare
 from spaninfer.bench.kv_tiers import measure_kv_tiers
-from spaninfer.bench.options.run import OPTIONS, measure_options
+from spaninfer.bench.options.run import FOR_CPUS, FOR_GPUS, OPTIONS, Rounds, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
 from spaninfer.bench.pictures.exam import SKILLS
 from spaninfer.bench.plot import draw
@@ -144,7 +144,8 @@ def bench_options(
             process, host, port = stack.enter_context(server_process(arguments))
             side = ServerSide(Target(host, port), process.pid)
             names -= {"mask"}  # a function does not travel
-        for fields in measure_options(side, vocab, names, runs, show.note):
+        batch = FOR_GPUS if device.startswith("cuda") else FOR_CPUS
+        for fields in measure_options(side, Rounds(batch, vocab, runs), names, show.note):
             record = {"benchmark": "options", **about, **fields, **circumstances(device)}
             typer.echo(json.dumps(record))
 

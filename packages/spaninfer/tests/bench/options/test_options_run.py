@@ -1,15 +1,16 @@
 from dataclasses import fields
 
 import pytest
-from spaninfer.bench.options import run
+from spaninfer.bench import commands
 from spaninfer.bench.options.cases import options_of
-from spaninfer.bench.options.run import EVERY, OUTPUT_LEN, REQUESTS, measure_options, records_of
+from spaninfer.bench.options.run import Batch, Rounds, measure_options, records_of
 from spaninfer.bench.options.sides import Ask, Spent, body_of
 from spaninfer.bench.soak.client import Target
 from spaninfer_engine import InvalidSampling, SamplingParams
 from spaninfer_serving.wire.completions import CompletionRequest
 
-TOKENS = REQUESTS * OUTPUT_LEN
+BATCH = Batch(requests=25, prompt_len=8, output_len=4)
+TOKENS, PLAIN_TOKENS = 25 * 4, 22 * 4
 
 
 class Recording:
@@ -27,10 +28,10 @@ class Recording:
 def test_a_round_is_plain_requests_then_one_in_ten_then_all_with_the_option():
     side = Recording()
 
-    records = list(measure_options(side, 4096, {"min_p"}, 2, print))
+    records = list(measure_options(side, Rounds(BATCH, 4096, 2), {"min_p"}, print))
 
     shares = [sum(ask.has_option for ask in batch) for batch in side.batches]
-    assert shares == [0, REQUESTS] + [0, REQUESTS // EVERY, REQUESTS] * 2
+    assert shares == [0, 25] + [0, 3, 25] * 2
     assert all(("min_p" in ask.fields) is ask.has_option for b in side.batches for ask in b)
     prompts = [ask.prompt for batch in side.batches for ask in batch]
     assert len(set(prompts)) == len(prompts), "none is found in the prefix cache"
@@ -44,11 +45,12 @@ def test_a_record_compares_each_round_with_its_own_plain_requests():
         (fast, Spent(2.5, 4.0, 5.0), Spent(0.0, 4.0, 8.0)),
     ]
 
-    having, beside = records_of("top_k", half)
+    having, beside = records_of("top_k", BATCH, half)
 
     assert having["runs"] == [TOKENS / 40, TOKENS / 4]
     assert (having["of_plain"], having["cpu_of_plain"]) == (0.5, 2.0)
-    assert beside["runs"] == [TOKENS * 0.9 / 25, TOKENS * 0.9 / 2.5]
+    assert beside["runs"] == [PLAIN_TOKENS / 25, PLAIN_TOKENS / 2.5]
+    assert (beside["requests"], beside["output_len"]) == (25, 4)
     assert (beside["of_plain"], beside["cpu_of_plain"]) == (0.8, 1.25)
 
 
@@ -61,7 +63,9 @@ def test_an_option_that_is_refused_is_left_out_with_the_reason():
 
     notes = []
 
-    records = list(measure_options(Refusing(), 4096, {"min_p", "top_k"}, 1, notes.append))
+    records = list(
+        measure_options(Refusing(), Rounds(BATCH, 4096, 1), {"min_p", "top_k"}, notes.append)
+    )
 
     assert {record["option"] for record in records} == {"top_k"}
     assert any(note.startswith("min_p: left out, min_p is 0.05") for note in notes)
@@ -86,7 +90,7 @@ def _json(body):
 @pytest.fixture
 def _short_answers(monkeypatch):
     """Answers whose rates nobody looks at."""
-    monkeypatch.setattr(run, "OUTPUT_LEN", 4)
+    monkeypatch.setattr(commands, "FOR_CPUS", BATCH)
 
 
 @pytest.mark.slow
