@@ -15,7 +15,7 @@ KEY_HEADS, VALUE_HEADS, SIZE, TAPS, SPAN_LEN = 16, 32, 128, 4, 32
 CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * SIZE
 IN_L2_BYTES = 2**27  # states in turn: twice what the L2 cache of an H200 holds
 DECODES = (1, 8, 64, 256)
-PROMPTS = ((1, 64), (1, 512), (1, 4096), (8, 512), (16, 256))  # how many, and tokens of each
+PROMPTS = tuple((n, length) for n in (1, 8) for length in (512, 4096, 16384))  # tokens of each
 
 
 class Arrays(NamedTuple):
