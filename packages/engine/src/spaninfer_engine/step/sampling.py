@@ -94,24 +94,11 @@ class SamplingWork(NamedTuple):
     penalties: int = 0  # logits are changed before
     typical: int = 0
     logprobs: int = 0
-    processed_logprobs: int = 0
 
     @classmethod
     def of(cls, params: DeviceSamplingParams) -> SamplingWork:
         """Return the work of a sequence with these parameters."""
-        logprobs = params.logprobs is not None
-        return cls(
-            params.has_penalties, params.typical_p < 1, logprobs, logprobs and params.processed
-        )
-
-    @property
-    def is_uncaptured(self) -> bool:
-        """True if no graph holds this work: a graph of the step ends with the logits.
-
-        Processed logits that are read after tokens were sampled are those of a graph's memory
-        where penalties change them, and the model's over the temperature elsewhere.
-        """
-        return bool(self.typical or (self.processed_logprobs and self.penalties))
+        return cls(params.has_penalties, params.typical_p < 1, params.logprobs is not None)
 
 
 def fits_kernel(sequence: NewSequence) -> bool:

@@ -11,6 +11,12 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     max_prompt_tokens,
     write_columns,
 )
+from spaninfer_engine.backends.cuda.sampling_launches import (
+    ALL_ROWS,
+    FEW_ROWS,
+    PLAIN,
+    SamplingLaunches,
+)
 from spaninfer_engine.plan import NewSequence, Slice
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.step.batch import build_batch
@@ -140,29 +146,33 @@ def test_the_step_that_is_captured_has_room_for_everything():
 
     sizes = (step.num_slices, step.num_tokens, step.num_logits, step.num_decodes)
     assert sizes == (20, 144, 20, 16)
-    assert not step.has_penalties
-
-
-def test_a_step_with_penalties_has_a_shape_of_its_own():
-    shape = SHAPES.find(batch_of(decodes(2)), SamplingWork(penalties=True))
-
-    assert shape == GraphShape(2, has_penalties=True)
-    assert shape.step.has_penalties
+    assert step.sampling == PLAIN
 
 
 @pytest.mark.parametrize(
-    ("work", "later"),
+    ("work", "sampling"),
     [
-        (SamplingWork(logprobs=True), False),
-        (SamplingWork(logprobs=True, processed_logprobs=True), False),
-        (SamplingWork(penalties=True, logprobs=True, processed_logprobs=True), True),
-        (SamplingWork(typical=True), True),
+        (SamplingWork(penalties=2), SamplingLaunches(penalties=True)),
+        (SamplingWork(typical=1), SamplingLaunches(typical=FEW_ROWS)),
+        (SamplingWork(logprobs=FEW_ROWS), SamplingLaunches(logprobs=FEW_ROWS)),
+        (
+            SamplingWork(penalties=20, typical=FEW_ROWS + 1, logprobs=20),
+            SamplingLaunches(penalties=True, typical=ALL_ROWS, logprobs=ALL_ROWS),
+        ),
     ],
 )
-def test_graphs_sample_unless_something_reads_what_they_have_no_room_for(work, later):
-    shape = SHAPES.find(batch_of(decodes(2)), work)
+def test_decodes_have_a_shape_for_each_way_of_sampling_and_prompts_one(work, sampling):
+    assert SHAPES.find(batch_of(decodes(20)), work) == GraphShape(24, sampling=sampling)
+    assert SHAPES.find(batch_of([*decodes(3), prompt(7, 20)]), work) == GraphShape(16, 16, 32)
 
-    assert shape == GraphShape(2, samples_later=later)
+
+def test_decodes_that_wait_for_masks_are_not_sampled_in_their_graph():
+    batch = replace(batch_of(decodes(2)), masked=np.array([False, True]))
+
+    shape = SHAPES.find(batch, SamplingWork(penalties=1))
+
+    assert shape == GraphShape(2, sampling=None)
+    assert shape.step.sampling is None
 
 
 def test_small_models_have_more_rows_to_be_captured_and_all_have_those_that_come_beside_decodes():
@@ -195,20 +205,15 @@ def test_every_shape_that_a_step_may_take_is_known_at_the_start_or_among_the_oth
                     assert shape is None or shape in known
 
 
-@pytest.mark.parametrize("has_penalties", [False, True])
-def test_what_is_not_captured_yet_fits_a_shape_of_the_start(has_penalties):
+def test_what_is_not_captured_yet_fits_a_shape_of_the_start():
     for shape in SHAPES.others:
         decodes = [n for n in (64, 200) if n >= shape.decodes]
 
-        fallbacks = SHAPES.fallbacks(replace(shape, has_penalties=has_penalties))
+        fallbacks = SHAPES.fallbacks(shape)
 
         rows = min(rows for rows in PROMPT_TOKENS if rows >= shape.prompt_tokens)
-        assert fallbacks == tuple(
-            GraphShape(n, 16, rows, has_penalties=has_penalties) for n in decodes
-        )
-        assert {replace(fallback, has_penalties=False) for fallback in fallbacks} <= {
-            *SHAPES.at_start
-        }
+        assert fallbacks == tuple(GraphShape(n, 16, rows) for n in decodes)
+        assert {*fallbacks} <= {*SHAPES.at_start}
 
 
 def test_prompts_alone_that_are_longer_than_any_beside_decodes_have_no_fallback():

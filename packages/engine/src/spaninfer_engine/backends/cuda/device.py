@@ -16,7 +16,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     GraphShape,
     GraphShapes,
     StepShape,
-    samples_later,
+    sampling_of,
     write_columns,
 )
 from spaninfer_engine.backends.cuda.graphs import Graphs
@@ -27,6 +27,8 @@ from spaninfer_engine.backends.cuda.sampler import (
     GpuSampler,
     fetch_logits,
 )
+from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
+from spaninfer_engine.backends.cuda.step_graphs import StepGraphs
 from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
@@ -114,8 +116,9 @@ class CudaDevice:
             self._memory = StepMemory(sizes, program.angles, kernels, ops.device)
             self._sampler = GpuSampler(ops.gpu, self._memory)
         self._mirror = SequenceMirror(setup.sequences, self, sizes.requests)
-        self._shapes, self._graphs = shapes, Graphs(self._compute_shape, self._memory.blank)
-        self._uncaptured = iter(() if shapes is None or reads_all_columns else shapes.others)
+        self._graphs = graphs = Graphs(self._compute_shape, self._memory.blank)
+        columns = None if reads_all_columns else sizes.max_spans
+        self._step_graphs = None if shapes is None else StepGraphs(shapes, graphs, columns)
         torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams
 
     # ---- rows of sequences -----------------------------------------------------------------------
@@ -163,28 +166,28 @@ class CudaDevice:
         num_spans = self._num_spans(batch.max_seq_len)
         angles = self._angles(batch)
         deltas = self._deltas(batch)
-        shape = None
-        if deltas is not None:
-            shape = self._find_shape(batch, num_spans, work)
+        sampling = sampling_of(batch, work)
         with torch.cuda.stream(self._stream):
-            captured = None if shape is None else self._graphs.find(shape, num_spans)
-            room = None if captured is None else shape
+            replay = None
+            if deltas is not None and self._step_graphs is not None:
+                with_angles = any(self._rotaries)
+                replay = self._step_graphs.find(batch, work, num_spans, host_angles=with_angles)
+            room = None if replay is None else replay.shape
             known = np.zeros_like(batch.starts) if deltas is None else deltas
             padding = write_columns(self._memory.columns, batch, rows, known, room)
             self._memory.send(angles, self._ops.stream)
-            if captured is None:
-                whole = StepShape.of(batch, work)
+            if replay is None:
+                whole = StepShape.of(batch, sampling)
                 prefills = batch.runs(rows, first=batch.num_decodes)
                 media = self._among_media(batch) if deltas is None else None
-                logits = self._compute(whole, prefills, num_spans, media)
+                logits, sampled = self._compute(whole, prefills, num_spans, media), sampling
             else:
-                captured.graph.replay()
-                logits = captured.logits
+                replay.captured.graph.replay()
+                logits = replay.captured.logits
+                sampled = None if sampling is None else replay.shape.sampling
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            later = samples_later(batch, work)
-            if room is not None:
-                later = later or room.has_penalties != (work.penalties > 0)
-            at = InFlight(batch, tuple(rows), work, padding, logits, samples_later=later)
+            launches = SamplingLaunches.of(work)
+            at = InFlight(batch, tuple(rows), padding, logits, launches, sampled)
             step = CudaStep(self._sample_masked, at, chosen)
             if batch.num_reported.any():
                 prompt_rows, next_ids = batch.reported(self._sequences)
@@ -195,7 +198,7 @@ class CudaDevice:
                     count=min(batch.most_reported(self._sequences), logits.shape[1]),
                     stream=self._ops.stream,
                 )
-            if not batch.masked.any():
+            if sampling is not None:
                 self._finish(step)
             return step
 
@@ -208,19 +211,14 @@ class CudaDevice:
             self._finish(step)
 
     def _finish(self, step: CudaStep) -> None:
-        """Sample what no graph has sampled; send tokens to the host, and their log-probabilities
-        if a sequence asks.
-        """
-        at, reported, stream = step.in_flight, None, self._ops.stream
-        logits, work = at.logits, at.work
-        sampled = self._sampler.batch(logits)
-        if at.samples_later:
-            sampled = self._sampler.sample_tokens(
-                logits, stream, has_penalties=work.penalties > 0, num_typical=work.typical
-            )
-        if work.logprobs:
-            reported = self._sampler.logprobs(logits, sampled, work.logprobs, stream)
-        step.arrive(reported, self._sampler.fetch(len(logits)))
+        """Sample what the step has not sampled; send tokens to the host, and log-probabilities."""
+        at, stream = step.in_flight, self._ops.stream
+        if at.sampled is None or not (at.sampled == at.launches or at.launches.samples_as_plain):
+            self._sampler.sample_tokens(at.logits, at.launches, stream)
+        elif at.sampled != at.launches:
+            batch = self._sampler.batch(at.logits)
+            self._sampler.compute_logprobs(at.logits, batch, at.launches, stream)
+        step.arrive(self._sampler.fetch(len(at.logits), has_logprobs=at.launches.logprobs > 0))
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
         """Copy rows on the stream of the steps."""
@@ -253,34 +251,23 @@ class CudaDevice:
 
     def graph_bytes(self) -> int:
         """Return what graphs will take, by capturing the largest ones."""
-        if self._shapes is None or self._reads_all_columns:
+        if self._step_graphs is None:
             return 0
         with torch.cuda.stream(self._stream):
-            shapes, columns = self._shapes, self._memory.sizes.max_spans
-            num_shapes = len(shapes.at_start) + len(shapes.others)
-            return self._graphs.measure(shapes.at_start, num_shapes, columns)
+            return self._step_graphs.measure()
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
-        """Capture the graphs of a start; others follow when idle, or when a step needs them."""
-        if self._shapes is None or self._reads_all_columns:
-            return
-        shapes = self._shapes.at_start
-        with torch.cuda.stream(self._stream):
-            for done, shape in enumerate(shapes):
-                progress(done, len(shapes))
-                self._graphs.get(shape, self._memory.sizes.max_spans)
-        progress(len(shapes), len(shapes))
+        """Capture the graphs of a start; others follow when idle, or when steps need them."""
+        if self._step_graphs is not None:
+            with torch.cuda.stream(self._stream):
+                self._step_graphs.capture(progress)
 
     def run_idle_work(self) -> bool:
         """Capture one more graph that a step may need; False when none is left that fits."""
-        shape = next(self._uncaptured, None)
-        if shape is None:
+        if self._step_graphs is None:
             return False
         with torch.cuda.stream(self._stream):
-            captured = self._graphs.find(shape, self._memory.sizes.max_spans)
-        if captured is None:  # nor would the others; a step that needs one tries again
-            self._uncaptured = iter(())
-        return captured is not None
+            return self._step_graphs.capture_next()
 
     def close(self) -> None:
         """Wait for what is under way and give weights, KV cache and graphs back; idempotent.
@@ -323,24 +310,6 @@ class CudaDevice:
         if not self._reads_all_columns:
             return sizes.max_spans
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
-
-    def _find_shape(self, batch: Batch, num_spans: int, work: SamplingWork) -> GraphShape | None:
-        """Return the shape that a step is padded to: the smallest it fits into, or until that is
-        captured, one of the start. None where the step is computed as it is.
-
-        A step with prompts never waits for a capture of 20 to 300 ms: more tokens cost it 1 to 2.
-        """
-        if self._shapes is None:
-            return None
-        shape = self._shapes.find(batch, work, host_angles=any(self._rotaries))
-        if shape is None or self._graphs.has(shape, num_spans):
-            return shape
-        # Prompts are captured without penalties alone; what their graph has sampled is overwritten.
-        plain = replace(shape, has_penalties=False, samples_later=False)
-        for fallback in (*self._shapes.fallbacks(shape), plain, *self._shapes.fallbacks(plain)):
-            if shape.prompts and self._graphs.has(fallback, num_spans):
-                return fallback
-        return None if shape.prompts else shape
 
     def _compute_shape(self, shape: GraphShape, num_spans: int) -> Tensor:
         """Compute a step of a shape."""
@@ -389,8 +358,8 @@ class CudaDevice:
         if media is not None:
             step = replace(step, **media.context._asdict())
         logits = self._forward(step)
-        if shape.num_logits and not shape.samples_later:
-            self._sampler.sample_tokens(logits, stream, has_penalties=shape.has_penalties)
+        if shape.num_logits and shape.sampling is not None:
+            self._sampler.sample_tokens(logits, shape.sampling, stream)
         return logits
 
 

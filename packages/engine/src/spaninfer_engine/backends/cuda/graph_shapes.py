@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spaninfer_engine.backends.cuda.sampling_launches import PLAIN, SamplingLaunches
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.sampling import SamplingWork
 
@@ -40,25 +41,23 @@ _ALONE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """Sizes of a step's arrays."""
+    """Sizes of a step's arrays, and its sampling; None where other launches sample."""
 
     num_slices: int
     num_tokens: int
     num_logits: int
     num_decodes: int  # leading slices of one token
-    has_penalties: bool = False  # are logits changed before tokens are sampled?
-    samples_later: bool = False  # are tokens sampled by other launches?
+    sampling: SamplingLaunches | None = PLAIN
 
     @classmethod
-    def of(cls, batch: Batch, work: SamplingWork) -> StepShape:
+    def of(cls, batch: Batch, sampling: SamplingLaunches | None) -> StepShape:
         """Return the shape of a batch as it is."""
         return cls(
             num_slices=batch.num_slices,
             num_tokens=batch.num_tokens,
             num_logits=batch.num_logits,
             num_decodes=batch.num_decodes,
-            has_penalties=work.penalties > 0,
-            samples_later=samples_later(batch, work),
+            sampling=sampling,
         )
 
 
@@ -66,15 +65,13 @@ class StepShape:
 class GraphShape:
     """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
 
-    With `has_penalties` the graph holds what penalties need besides; one that `samples_later` ends
-    with the logits.
+    The graph ends with `sampling`; where that is None, with the logits.
     """
 
     decodes: int
     prompts: int = 0
     prompt_tokens: int = 0
-    has_penalties: bool = False
-    samples_later: bool = False
+    sampling: SamplingLaunches | None = PLAIN
 
     @property
     def num_tokens(self) -> int:
@@ -89,8 +86,7 @@ class GraphShape:
             num_tokens=self.num_tokens,
             num_logits=self.decodes + self.prompts,
             num_decodes=self.decodes,
-            has_penalties=self.has_penalties,
-            samples_later=self.samples_later,
+            sampling=self.sampling,
         )
 
 
@@ -122,7 +118,7 @@ class GraphShapes:
 
     @cached_property
     def others(self) -> tuple[GraphShape, ...]:
-        """All other shapes without penalties."""
+        """All other shapes with plain sampling."""
         few, many = PROMPTS[0], PROMPTS[-1]
         shapes = [
             GraphShape(decodes, prompts, tokens)
@@ -136,13 +132,12 @@ class GraphShapes:
     ) -> GraphShape | None:
         """Return the smallest shape that a batch fits into; None if there is none.
 
+        Prompts are captured with plain sampling alone: their steps take longer than the host.
         `host_angles`: rotations come from the host, which captured prompts have no room for.
         """
-        later = samples_later(batch, work)
-        has_penalties = work.penalties > 0 and not later  # then they are applied later
         if batch.is_decode:
             decodes = _least(batch.num_slices, self._decodes)
-            shape = GraphShape(decodes or 0, 0, 0, has_penalties, later)
+            shape = GraphShape(decodes or 0, sampling=sampling_of(batch, work))
             return None if decodes is None else shape
         decodes = _least(batch.num_decodes, self._beside_prompts)
         rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
@@ -153,7 +148,7 @@ class GraphShapes:
             return None
         if host_angles or not _has_single_logits(batch):
             return None
-        return GraphShape(decodes, prompts, tokens, has_penalties, later)
+        return GraphShape(decodes, prompts, tokens)
 
     def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
         """Return the shapes of the start that serve steps of this one as well, smallest first."""
@@ -161,17 +156,13 @@ class GraphShapes:
         if not shape.prompts or tokens is None:
             return ()
         return tuple(
-            replace(shape, decodes=n, prompts=PROMPTS[-1], prompt_tokens=tokens)
-            for n in self._started
-            if n >= shape.decodes
+            GraphShape(n, PROMPTS[-1], tokens) for n in self._started if n >= shape.decodes
         )
 
 
-def samples_later(batch: Batch, work: SamplingWork) -> bool:
-    """Return True if a batch's tokens are sampled by launches of their own, behind its graph:
-    those that wait for masks, and those with work that no graph holds.
-    """
-    return work.is_uncaptured or bool(batch.masked.any())
+def sampling_of(batch: Batch, work: SamplingWork) -> SamplingLaunches | None:
+    """Return how a batch's tokens are sampled; None if they wait for token masks."""
+    return None if batch.masked.any() else SamplingLaunches.of(work)
 
 
 def max_prompt_tokens(layers: int, parameters: int) -> int:

@@ -10,23 +10,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.graph_shapes import Padding
-from spaninfer_engine.backends.cuda.sampler import Reported, Tokens, logprobs_of
+from spaninfer_engine.backends.cuda.sampler import Reported, Sampled
+from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks
-from spaninfer_engine.step.sampling import SamplingWork
 
 Floats = NDArray[np.float32]
 
 
 class InFlight(NamedTuple):
-    """A launched step whose tokens are not sampled yet: `rows` are those of its slices."""
+    """A launched step on its way to the host: `rows` are those of its slices.
+
+    It needs the results of `launches`, and has been `sampled` by others, or not at all.
+    """
 
     batch: Batch
     rows: tuple[int, ...]
-    work: SamplingWork
     padding: Padding
     logits: Tensor
-    samples_later: bool
+    launches: SamplingLaunches
+    sampled: SamplingLaunches | None
 
 
 class CudaStep:
@@ -42,8 +45,7 @@ class CudaStep:
         self._in_flight: InFlight | None = in_flight  # until tokens are sampled
         self._padding = in_flight.padding
         self.reported: Reported | None = None
-        self._reported: Tensor | None = None
-        self._tokens: Tokens | None = None
+        self._arriving: Sampled | None = None
 
     @property
     def in_flight(self) -> InFlight:
@@ -51,9 +53,14 @@ class CudaStep:
         assert self._in_flight is not None, "tokens are sampled once"
         return self._in_flight
 
-    def arrive(self, reported: Tensor | None, tokens: Tokens) -> None:
+    def arrive(self, sampled: Sampled) -> None:
         """Take note of what is on its way to the host."""
-        self._reported, self._tokens, self._in_flight = reported, tokens, None
+        self._arriving, self._in_flight = sampled, None
+
+    @property
+    def _sampled(self) -> Sampled:
+        assert self._arriving is not None, "the step waits for its masks"
+        return self._arriving
 
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with masks."""
@@ -61,21 +68,20 @@ class CudaStep:
 
     def wait(self) -> None:
         """Wait for the step."""
-        assert self._tokens is not None, "the step waits for its masks"
-        self._tokens.wait()
+        self._sampled.wait()
 
     def samples(self) -> Samples:
         """Return the tokens that were sampled."""
-        assert self._tokens is not None, "the step waits for its masks"
-        return Samples(*map(self._padding.remove, self._tokens.samples()))
+        return Samples(*map(self._padding.remove, self._sampled.samples()))
 
     def logprobs(self) -> Logprobs | None:
         """Return log-probabilities of sampled tokens; None where no sequence asked."""
-        if self._reported is None:
+        found = self._sampled.logprobs()
+        if found is None:
             return None
-        remove, reported = self._padding.remove, logprobs_of(self._reported.numpy())
-        chosen, top = remove(reported.chosen), remove(reported.top)
-        return Logprobs(chosen, remove(reported.ranks), remove(reported.top_ids), top)
+        chosen, ranks, top_ids, top = found
+        remove = self._padding.remove
+        return Logprobs(remove(chosen), remove(ranks), remove(top_ids), remove(top))
 
     def prompt_logprobs(self) -> Logprobs | None:
         """Return log-probabilities of prompt tokens; None where no sequence asked."""

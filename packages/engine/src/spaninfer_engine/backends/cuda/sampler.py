@@ -15,6 +15,7 @@ from torch import Tensor
 from spaninfer_engine.backends.cuda.kernels import ELEMENTS
 from spaninfer_engine.backends.cuda.memory import StepMemory
 from spaninfer_engine.backends.cuda.sampling_buffers import SamplingBuffers
+from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
 from spaninfer_engine.request import MAX_LOGPROBS
 from spaninfer_engine.step.device import Logprobs, Samples
 
@@ -23,6 +24,7 @@ Floats = NDArray[np.float32]
 
 _ELEMENTS = {torch.float32: np.float32, **ELEMENTS}
 _KEPT = 1024  # prepared launches
+_LOGPROB_WORDS = 2 + 2 * MAX_LOGPROBS  # of a row: see `_parts_of`
 
 # In all they may be 32 of prompts and one of every request: 260 MB of the device on their way, if
 # 152,000 tokens are known. So many take 15 MB, which the largest step allows for.
@@ -37,28 +39,19 @@ class GpuSampler:
         self._gpu, self._memory = gpu, memory
         sizes = memory.sizes
         self.params = SamplingBuffers(memory)
-        self._out = torch.zeros(2 * sizes.padded_rows, dtype=torch.int32, device=memory.device)
-        self._pinned = [torch.empty_like(self._out, device="cpu").pin_memory() for _ in range(2)]
+        words = sizes.padded_rows * (2 + _LOGPROB_WORDS)
+        self._out = torch.zeros(words, dtype=torch.int32, device=memory.device)
+        self._arriving = [_Arriving(words), _Arriving(words)]
         self._report_records = _report_records().to(memory.device)
-        words = sizes.padded_rows * (2 + 2 * MAX_LOGPROBS)
-        self._words = torch.zeros(words, dtype=torch.int32, device=memory.device)
-        self._pinned_words = [
-            torch.empty_like(self._words, device="cpu").pin_memory() for _ in "ab"
-        ]
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
-    def sample_tokens(
-        self, logits: Tensor, stream: int, *, has_penalties: bool, num_typical: int = 0
-    ) -> sample.SampleBatch:
-        """Sample a token per row of logits[W V]; return what `logprobs` reads.
-
-        `has_penalties`: parameters may change logits; `num_typical` rows have a typical_p.
-        """
-        memory, count = self._memory, len(logits)
+    def sample_tokens(self, logits: Tensor, launches: SamplingLaunches, stream: int) -> None:
+        """Sample a token per row of logits[W V], with log-probabilities where rows ask for them."""
+        memory = self._memory
         prepared = self._prepare_for(logits)
         sizes = (
-            prepared.workspace_bytes if has_penalties else 0,
-            prepared.kept_bytes if num_typical else 0,
+            prepared.workspace_bytes if launches.penalties else 0,
+            prepared.kept_bytes if launches.typical else 0,
         )
         workspace, kept = (
             torch.empty(size, dtype=torch.uint8, device=logits.device) if size else None
@@ -67,33 +60,34 @@ class GpuSampler:
         batch = self.batch(logits)._replace(workspace=workspace, kept=kept)
         prepared.launch(
             batch,
-            out=(self._out.data_ptr(), self._out[count:].data_ptr()),
+            out=self._out_of(logits),
             tokens=memory.tokens.data_ptr(),
             lists=self.params.lists,
-            busy=sample.Busy(num_typical, logprobs=0),
+            busy=sample.Busy(launches.typical, launches.logprobs),
             stream=stream,
         )
-        return batch
+        if launches.logprobs:
+            self.compute_logprobs(logits, batch, launches, stream)
 
-    def logprobs(
-        self, logits: Tensor, batch: sample.SampleBatch, num_rows: int, stream: int
-    ) -> Tensor:
-        """Return log-probabilities of tokens that were sampled from logits[W V], on their way.
+    def compute_logprobs(
+        self, logits: Tensor, batch: sample.SampleBatch, launches: SamplingLaunches, stream: int
+    ) -> None:
+        """Compute log-probabilities of the tokens that were sampled from logits[W V].
 
-        `num_rows` ask for them. By row: log-probability, rank, ids of the most likely, their
-        log-probabilities. Those of processed logits need the batch that `sample_tokens` returned.
+        Those of logits that penalties have changed need the batch that sampled them.
         """
         count = len(logits)
-        words = self._words[: count * (2 + 2 * MAX_LOGPROBS)]
         self._prepare_for(logits).compute_logprobs(
             batch,
-            _parts_of(words, count, MAX_LOGPROBS),
-            sampled=(self._out.data_ptr(), self._out[count:].data_ptr()),
-            busy=num_rows,
+            _parts_of(self._out[2 * count :], count, MAX_LOGPROBS),
+            sampled=self._out_of(logits),
+            busy=launches.logprobs,
             stream=stream,
         )
-        self._pinned_words.reverse()
-        return self._pinned_words[0][: len(words)].copy_(words, non_blocking=True)
+
+    def _out_of(self, logits: Tensor) -> tuple[int, int]:
+        """Return the addresses of tokens and of their status."""
+        return self._out.data_ptr(), self._out.data_ptr() + 4 * len(logits)
 
     def report(
         self, logits: Tensor, rows: Words, token_ids: Words, count: int, stream: int
@@ -119,12 +113,11 @@ class GpuSampler:
         pinned = torch.empty_like(words, device="cpu", pin_memory=True)
         return Reported(pinned.copy_(words, non_blocking=True), rows, count)
 
-    def fetch(self, count: int) -> Tokens:
-        """Send the newest step's `count` tokens to the host."""
-        self._pinned.reverse()
-        pinned = self._pinned[0][: 2 * count]
-        pinned.copy_(self._out[: 2 * count], non_blocking=True)
-        return Tokens(pinned.numpy(), torch.cuda.current_stream().record_event())
+    def fetch(self, count: int, *, has_logprobs: bool) -> Sampled:
+        """Send the newest `count` tokens to the host, with log-probabilities, in one copy."""
+        self._arriving.reverse()
+        words = count * (2 + has_logprobs * _LOGPROB_WORDS)
+        return self._arriving[0].fetch(self._out, words, count)
 
     def batch(self, logits: Tensor) -> sample.SampleBatch:
         """Return the rows of logits[W V] with the newest step's parameters and positions."""
@@ -155,20 +148,40 @@ class GpuSampler:
         )
 
 
-class Tokens:
-    """Tokens on their way to the host."""
+class _Arriving:
+    """Pinned memory that results of one step in two arrive in, and the event that says so."""
 
-    def __init__(self, pinned: Words, arrived: torch.cuda.Event) -> None:
-        self._pinned, self._arrived = pinned, arrived
+    def __init__(self, words: int) -> None:
+        self._pinned = torch.empty(words, dtype=torch.int32, pin_memory=True)
+        self._words = self._pinned.numpy()
+        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def fetch(self, out: Tensor, words: int, count: int) -> Sampled:
+        """Begin to copy so many words, about `count` tokens, on torch's current stream."""
+        self._pinned[:words].copy_(out[:words], non_blocking=True)
+        self._arrived.record()
+        return Sampled(self._words[:words], count, self._arrived)
+
+
+class Sampled:
+    """Tokens on their way to the host, with log-probabilities behind them or without."""
+
+    def __init__(self, words: Words, count: int, arrived: torch.cuda.Event) -> None:
+        self._words, self._count, self._arrived = words, count, arrived
 
     def wait(self) -> None:
         """Wait until they are there."""
         self._arrived.synchronize()
 
     def samples(self) -> Samples:
-        """Return them, with a status each."""
-        token_ids, status = self._pinned.reshape(2, -1)
-        return Samples(token_ids, status)
+        """Return the tokens, with a status each."""
+        count = self._count
+        return Samples(self._words[:count], self._words[count : 2 * count])
+
+    def logprobs(self) -> Logprobs | None:
+        """Return their log-probabilities; None where none were fetched."""
+        words = self._words[2 * self._count :]
+        return logprobs_of(words) if len(words) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +213,7 @@ def _parts_of(words: Tensor, count: int, num_top: int) -> sample.Logprobs:
 
 
 def logprobs_of(words: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
-    """Return the words of `GpuSampler.logprobs` as what they mean."""
+    """Return the words that `_parts_of` divides as what they mean."""
     count = len(words) // (2 + 2 * num_top)
     chosen, ranks, top_ids, top = np.split(words, [count, 2 * count, count * (2 + num_top)])
     shape = (count, num_top)
