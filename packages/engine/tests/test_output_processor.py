@@ -60,10 +60,12 @@ def test_what_is_read_at_the_end_is_put_in_few_outputs_and_stop_strings_are_foun
 
     for token in range(4):
         events = [(patient, token, None), (stopping, token, None)]
-        writer.put(Events(events, []), now=True)
+        writer.put(Events(events, []), here=True)
+        writer.write()
     before_the_end = list(puts)
     end = Ended(patient, FinishReason.LENGTH, patient.usage(1.0), (patient, 4, None))
-    writer.put(Events([], [end]), now=True)
+    writer.put(Events([], [end]), here=True)
+    writer.write()
     writer.close()
 
     assert "".join(output.text for output in before_the_end) == "ab"
@@ -80,7 +82,8 @@ def test_a_long_answer_that_is_read_at_the_end_does_not_wait_in_one_piece():
     writer.put(RequestStarted((seq,), queue))
     found = []
     for number in range(READ_AT_END):
-        writer.put(Events([(seq, number % 26, None)], []), now=True)
+        writer.put(Events([(seq, number % 26, None)], []), here=True)
+        writer.write()
         found.append(queue.has_news)
     writer.close()
 
@@ -127,7 +130,48 @@ def test_what_is_to_be_written_now_is_there_at_once_behind_what_came_before():
     writer.put(RequestStarted((seq,), queue))
     for token in range(0, 20, 2):
         writer.put(Events([(seq, token, None)], []))
-        writer.put(Events([(seq, token + 1, None)], []), now=True)
+        writer.put(Events([(seq, token + 1, None)], []), here=True)
+        writer.write()
 
         assert queue.get(timeout=0).text.endswith(chr(ord("a") + token + 1))
     writer.close()
+
+
+def test_outputs_are_written_until_the_caller_has_something_else_to_do():
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    bench = Bench(num_spans=(200,))
+    seqs = [seq for number in range(40) for seq in bench.add(request(number, [1]))]
+    queues = [ResultQueue(1, lambda: None) for _ in seqs]
+    for seq, queue in zip(seqs, queues, strict=True):
+        writer.put(RequestStarted((seq,), queue), here=True)
+    asked = []
+
+    def is_over():
+        asked.append(sum(queue.has_news for queue in queues))
+        return len(asked) >= 10
+
+    writer.put(Events([(seq, 0, None) for seq in seqs], []), here=True)
+    writer.write_until(is_over)
+
+    assert asked[:10] == list(range(1, 11))  # one output at a time
+    while not all(queue.has_news for queue in queues):  # what is left comes first
+        writer.write_until(lambda: True)
+    writer.put(Events([(seq, 1, None) for seq in seqs], []), here=True)
+    writer.close()
+    assert [queue.get(timeout=0).text for queue in queues] == ["ab"] * 40
+
+
+def test_nothing_is_written_here_that_nobody_waits_for():
+    writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
+    (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
+    queue = ResultQueue(1, lambda: None)
+    queue.read_at_end()
+    writer.put(RequestStarted((seq,), queue), here=True)
+
+    for token in range(READ_AT_END):
+        assert not queue.has_news
+        writer.put(Events([(seq, token % 26, None)], []), here=True)
+        writer.write_until(lambda: False)
+
+    writer.close()
+    assert queue.has_news

@@ -9,9 +9,9 @@ a step is planned and started while the one before it runs:
     device     | step 7            | step 8            | step 9
     loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
 
-Events are handed on once the device has its work: the output thread then computes while the loop
-waits. Where nothing is left to compute, the loop writes them itself. When the loop ends, in
-whatever way, its thread gives everything back.
+Events are handed on once the device has its work. Where that computes by itself, the loop writes
+outputs while it waits, and where nothing is left to compute; else the output thread does. When the
+loop ends, in whatever way, its thread gives everything back.
 """
 
 from __future__ import annotations
@@ -292,6 +292,7 @@ class Core:
             self._hand_on(now=True)
             self._wait()
         elif self._is_stalled:  # deadlines go on
+            self._hand_on(now=True)
             with suppress(Empty):
                 self._wakes.get(timeout=STALLED_S)
         while not self._wakes.empty():
@@ -352,9 +353,10 @@ class Core:
         if plan is not None:
             begin = perf_counter()
             self._started.append((self._runner.start(plan), begin))
-        self._hand_on()
+        lookahead = self._runner.lookahead
+        self._hand_on(here=lookahead > 0 and bool(self._started))
         self._is_stalled = plan is None and not self._started
-        if self._started and (plan is None or len(self._started) > self._runner.lookahead):
+        if self._started and (plan is None or len(self._started) > lookahead):
             self._finish()
 
     def _copy_spans(self) -> None:
@@ -368,24 +370,31 @@ class Core:
     def _finish(self) -> None:
         """Wait for the oldest step and take in what it drew."""
         outcome, begin = self._started.popleft()
+        if self._runner.lookahead:
+            self._output_processor.write_until(lambda: outcome.is_done)
         result = outcome()
         end = perf_counter()
         self.times.add(end - max(begin, self._finished_at))  # without the step in front of it
         self._finished_at = end
         self.scheduler.apply(result, monotonic())
 
-    def _hand_on(self, *, now: bool = False) -> None:
+    def _hand_on(self, *, here: bool = False, now: bool = False) -> None:
+        """Hand events on to the output thread; with `here`, this one writes them when it waits, and
+        `now`, before this returns.
+        """
         with self._lock:
             if self.failure is not None:  # the watchdog has ended every request
                 raise self.failure
-            self._hand_on_opened()
+            self._hand_on_opened(here=here or now)
         events = self.scheduler.take_events()
         if events is not None:
-            self._output_processor.put(events, now=now)
+            self._output_processor.put(events, here=here or now)
+        if now:
+            self._output_processor.write()
 
-    def _hand_on_opened(self) -> None:
+    def _hand_on_opened(self, *, here: bool = False) -> None:
         for opened in self._opened:
-            self._output_processor.put(opened)
+            self._output_processor.put(opened, here=here)
         self._opened.clear()
 
     def _fail(self, error: Exception) -> None:

@@ -1,10 +1,12 @@
-"""The output thread: turns events into outputs, so that the engine loop never waits for text.
+"""Events to outputs: written by the engine loop while a device computes, or by the output thread.
 
-The interpreter runs one thread at a time, so what is written here is taken from the loop, and while
-a round lasts, the loop cannot launch a step. So rounds are short, and the writer rests behind those
-that leave something. An output costs the same for one token as for many: what comes for a sequence
-before its turn is one output. With few requests, every token is written as it comes. Where the loop
-has nothing else to do it writes by itself: waking another thread takes 0.1 to 0.2 ms.
+The interpreter runs one thread at a time, so what the output thread writes is taken from the loop,
+and while a round lasts, the loop cannot launch a step. So rounds are short, and the thread rests
+behind those that leave something. Where a device computes by itself, the loop writes instead, for
+as long as it would wait: a thread would take its turn at the next call of the driver, and every
+call beside it waited 0.1 ms (H200's host, 2026-11-24). An output costs the same for one token as
+for many: what comes for a sequence before its turn is one output. With few requests, every token is
+written as it comes.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
-from sys import maxsize
 from threading import Lock, Thread
 from time import monotonic, sleep, thread_time
 from typing import TypeAlias
@@ -102,18 +104,39 @@ class OutputProcessor:
         self._open: dict[int, _Open] = {}  # by the sequence's request id
         self._due: dict[int, _Open] = {}  # those with something to write, in turn
         self._num_eager = 0  # of those open, and of those relayed
+        self._is_awaited = False  # does somebody wait for what `write_until` will write?
+        self._written_at = 0.0  # by `write_until`
         self._relayed: dict[int, _Relayed] = {}  # by the sequence's request id
         self._batches = Counter[TokenBatch]()  # of these, and how many of them
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
-    def put(self, message: Message, *, now: bool = False) -> None:
-        """Take in what happened; return at once, or with `now`, when it has been written."""
+    def put(self, message: Message, *, here: bool = False) -> None:
+        """Take in what happened; return at once. With `here`, the caller writes it when it can."""
         self._inbox.append(message)
-        if now or self._is_relayed_alone(message):  # which costs less than a thread's turn
-            self._write(maxsize)
-        elif self._is_urgent(message):
+        if self._is_relayed_alone(message):  # which costs less than a thread's turn
+            self.write()
+        elif not self._is_urgent(message):
+            return
+        elif here:
+            self._is_awaited = True
+        else:
             self._wake.put(True)
+
+    def write(self) -> None:
+        """Write everything that is there."""
+        self._write(_never)
+
+    def write_until(self, is_over: Callable[[], bool]) -> None:
+        """Write what is awaited until the caller has something else to do; at the least as much as
+        the output thread would have since the time before.
+        """
+        if not self._is_awaited:
+            return
+        begin = monotonic()
+        share = min((begin - self._written_at) / (1 + REST), ROUND_S)
+        self._is_awaited = self._write(lambda: is_over() and monotonic() - begin > share)
+        self._written_at = monotonic()
 
     def _is_relayed_alone(self, message: Message) -> bool:
         """Is there nothing to make text of?"""
@@ -136,20 +159,20 @@ class OutputProcessor:
 
     def close(self) -> None:
         """Write what was put before and end the thread; idempotent."""
-        self._write(maxsize)
+        self.write()
         self._wake.put(False)
         self._thread.join()
 
     def _work(self) -> None:
         while self._wake.get():
             begin = thread_time()
-            while self._write(begin + ROUND_S):
+            while self._write(partial(_is_later, begin + ROUND_S)):
                 sleep((thread_time() - begin) * REST)
                 begin = thread_time()
 
-    def _write(self, until: float) -> bool:
+    def _write(self, is_over: Callable[[], bool]) -> bool:
         """Write what was put, in whichever thread comes first; return whether something is left
-        after a round that ends at the time `until` of this thread.
+        when the round is over.
         """
         with self._writing:
             while self._inbox:
@@ -159,7 +182,7 @@ class OutputProcessor:
             while self._due:
                 seq_id = next(iter(self._due))
                 self._write_seq(seq_id, self._due.pop(seq_id))
-                if thread_time() > until:
+                if is_over():
                     break
             return bool(self._due)
 
@@ -231,6 +254,15 @@ class OutputProcessor:
             entry.queue.put(output)
         except Exception:  # of the caller's listener
             _log.exception("the listener of request %d failed", seq_id)
+
+
+def _never() -> bool:
+    return False
+
+
+def _is_later(time: float) -> bool:
+    """Is it later than this by the time of the thread?"""
+    return thread_time() > time
 
 
 def _is_eager(seq: SequenceState, queue: ResultQueue | TokenRelay) -> bool:

@@ -101,6 +101,23 @@ class _InFlight:
         return bool(np.count_nonzero(self.batch.samples > self.batch.samples_on_device))
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """startup.components.Outcome: of a step that was launched, or of none."""
+
+    result: Callable[[], StepResult]
+    step: _InFlight | None = None
+
+    def __call__(self) -> StepResult:
+        return self.result()
+
+    @property
+    def is_done(self) -> bool:
+        """True if the result is there."""
+        step = self.step
+        return step is None or step.result is not None or step.launched.is_done
+
+
 class Runner(Resource):
     """Runs plans on a device that reads `sequences`."""
 
@@ -123,7 +140,7 @@ class Runner(Resource):
         """Plans that `start` takes before the oldest one's result must be asked for."""
         return self._device.lookahead
 
-    def start(self, plan: StepPlan) -> Callable[[], StepResult]:
+    def start(self, plan: StepPlan) -> _Outcome:
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
         if self._newest is not None and self._newest.is_sampled_on_host:
             self._resolve(self._newest)  # the step reads tokens that are not sampled yet
@@ -148,7 +165,7 @@ class Runner(Resource):
         except NoMemory as error:
             if self._newest is not None:
                 self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
-            return partial(self._give_up, plan, error, failed_encodings)
+            return _Outcome(partial(self._give_up, plan, error, failed_encodings))
         self._newest = step = _InFlight(
             plan,
             batch,
@@ -158,7 +175,7 @@ class Runner(Resource):
             failed_encodings=failed_encodings,
         )
         self._mask(step)
-        return partial(self._resolve, step)
+        return _Outcome(partial(self._resolve, step), step)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's step, and wait for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
@@ -20,8 +20,18 @@ from spaninfer_engine.step.device import Bytes
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 
-Outcome: TypeAlias = Callable[[], StepResult]
-"""Waits for a step that was started, and returns what it drew; called once."""
+
+class Outcome(Protocol):
+    """The outcome of a step that was started."""
+
+    def __call__(self) -> StepResult:
+        """Wait for the step and return its result; called once."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """True if the result is there; asked only where steps run by themselves."""
+        ...
 
 
 class PlanRunner(Protocol):

@@ -91,6 +91,11 @@ class Launched(Protocol):
         """Wait for the step, or compute it now; raises NoMemory where the device lacks it."""
         ...
 
+    @property
+    def is_done(self) -> bool:
+        """True if `wait` would return at once; asked only of devices that compute by themselves."""
+        ...
+
     def samples(self) -> Samples:
         """Return the tokens that the device sampled."""
         ...

@@ -70,6 +70,11 @@ class CudaStep:
         """Wait for the step."""
         self._sampled.wait()
 
+    @property
+    def is_done(self) -> bool:
+        """True if everything has arrived."""
+        return self._arriving is not None and self._arriving.is_there
+
     def samples(self) -> Samples:
         """Return the tokens that were sampled."""
         return Samples(*map(self._padding.remove, self._sampled.samples()))

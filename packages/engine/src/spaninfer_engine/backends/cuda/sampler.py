@@ -173,6 +173,11 @@ class Sampled:
         """Wait until they are there."""
         self._arrived.synchronize()
 
+    @property
+    def is_there(self) -> bool:
+        """True if `wait` would return at once."""
+        return bool(self._arrived.query())  # type: ignore[no-untyped-call]
+
     def samples(self) -> Samples:
         """Return the tokens, with a status each."""
         count = self._count

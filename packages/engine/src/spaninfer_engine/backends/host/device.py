@@ -199,6 +199,11 @@ class HostStep(Generic[A]):
         """Compute the step."""
         self._result = self._device.compute(self._batch, self._sequences)
 
+    @property
+    def is_done(self) -> bool:
+        """True once it has been computed."""
+        return self._result is not None
+
     def sample(self, masks: TokenMasks) -> None:  # noqa: ARG002
         """The host samples, and knows the masks."""
         raise AssertionError("a host device samples nothing")
