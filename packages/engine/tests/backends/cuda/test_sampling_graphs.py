@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from sys import maxsize
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -19,6 +21,14 @@ from spaninfer_engine.backends.cuda.sampling_launches import FEW_ROWS, PLAIN
 pytestmark = pytest.mark.gpu
 
 REQUESTS, OUTPUT_LEN = 40, 24
+_CONFIG = json.loads((spaninfer_demo.path() / "config.json").read_text())
+VOCAB = _CONFIG["text_config"]["vocab_size"]
+
+
+def _two_thirds(output_ids: Any) -> Any:
+    """Return a mask that differs from token to token."""
+    return np.arange(VOCAB) % 3 != len(output_ids) % 3
+
 
 PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "logit_bias": {7: 2.0}}
 WAYS: dict[str, Mapping[str, Any]] = {
@@ -29,6 +39,8 @@ WAYS: dict[str, Mapping[str, Any]] = {
     "typical_p logprobs": {"typical_p": 0.8, "logprobs": 0},
     "penalties typical_p": {**PENALTIES, "typical_p": 0.8},
     "penalties processed": {**PENALTIES, "logprobs": 3, "processed_logprobs": True},
+    "mask": {"mask": _two_thirds},
+    "mask penalties logprobs": {**PENALTIES, "mask": _two_thirds, "logprobs": 2},
     "everything": {**PENALTIES, "typical_p": 0.9, "logprobs": 3, "processed_logprobs": True},
 }
 CASES = [(way, every) for way in WAYS for every in (1, 8)]
@@ -90,3 +102,7 @@ def test_a_graph_s_own_sampling_gives_the_same_bits(
     if every > 1:
         assert not own[1].logprobs
     assert (own[0].logprobs != ()) == ("logprobs" in WAYS[way])
+    if "mask" in WAYS[way]:
+        for number, answer in enumerate(own):
+            obeys = all(token % 3 != n % 3 for n, token in enumerate(answer.token_ids))
+            assert obeys == (number % every == 0)

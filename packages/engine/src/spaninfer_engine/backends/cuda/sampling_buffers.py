@@ -29,7 +29,7 @@ class SamplingBuffers:
         count, words = memory.sizes.requests, sample.PARAMETERS.itemsize // 4
         self.records = torch.zeros((count, words), dtype=torch.int32, device=memory.device)
         self._lists = torch.zeros((count, 2 * MAX_LISTED), dtype=torch.int32, device=memory.device)
-        self.masks: Tensor | None = None
+        self._masks: _TokenMasks | None = None
         lists = self._lists.data_ptr()
         self.lists = sample.TokenLists(
             bias_ids=lists,
@@ -48,20 +48,46 @@ class SamplingBuffers:
             biases = np.array(params.biases, np.float32)
             self._memory.write(self._lists, row, MAX_LISTED, biases.view(np.int32))
 
+    @property
+    def masks(self) -> Tensor | None:
+        """The token masks [N ceil(V / 32)], once there are any."""
+        return None if self._masks is None else self._masks.of_rows
+
     def write_masks(self, rows: Words, allowed: NDArray[np.uint8], vocab: int) -> None:
         """Write masks allowed[M 4 ceil(V / 32)] of `rows`[M] on torch's current stream.
 
         There are `vocab` logits, at most as many as a mask has bits.
         """
-        device, words = self._memory.device, -(-vocab // 32)
-        if self.masks is None:
-            shape = self._memory.sizes.requests, words
-            self.masks = torch.empty(shape, dtype=torch.int32, device=device)
-        bits = torch.from_numpy(np.ascontiguousarray(allowed.view(np.int32)[:, :words]))
-        index = torch.from_numpy(rows.astype(np.int64))
-        self.masks.index_copy_(
-            0, *(x.pin_memory().to(device, non_blocking=True) for x in (index, bits))
-        )
+        if self._masks is None:
+            count, device = self._memory.sizes.requests, self._memory.device
+            self._masks = _TokenMasks(count, -(-vocab // 32), device)
+        self._masks.write(rows, allowed.view(np.int32))
+
+
+class _TokenMasks:
+    """A token mask for each of N rows, and memory that those of a step are sent through.
+
+    What is sent: the rows [M] int64 | their masks [M words]. It is collected in pinned memory, in
+    one of two buffers in turn: what was sent two steps ago has arrived.
+    """
+
+    def __init__(self, num_rows: int, words: int, device: torch.device) -> None:
+        self.of_rows = torch.empty((num_rows, words), dtype=torch.int32, device=device)
+        sent = num_rows * (2 + words)
+        self._pinned = [torch.empty(sent, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+        self._arrived = torch.empty(sent, dtype=torch.int32, device=device)
+
+    def write(self, rows: Words, masks: Words) -> None:
+        """Send masks[M, words or more] of `rows`[M]."""
+        count, words = len(rows), self.of_rows.shape[1]
+        head, used = 2 * count, count * (2 + words)
+        self._pinned.reverse()
+        block = self._pinned[0].numpy()
+        block[:head].view(np.int64)[:] = rows
+        block[head:used].reshape(count, words)[:] = masks[:, :words]
+        self._arrived[:used].copy_(self._pinned[0][:used], non_blocking=True)
+        index = self._arrived[:head].view(torch.int64)
+        self.of_rows.index_copy_(0, index, self._arrived[head:used].view(count, words))
 
 
 def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void], Words]:
