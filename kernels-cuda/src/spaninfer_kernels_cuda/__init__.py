@@ -26,6 +26,7 @@ from spaninfer_kernels_cuda import (
     rope,
     sample,
     scaled_gemm,
+    token_logprobs,
     topk,
 )
 from spaninfer_kernels_cuda.sample import sample_from_logits
@@ -44,5 +45,6 @@ __all__ = [
     "sample",
     "sample_from_logits",
     "scaled_gemm",
+    "token_logprobs",
     "topk",
 ]

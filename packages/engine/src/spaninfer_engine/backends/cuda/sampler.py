@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from spaninfer_kernel_launch import Gpu
-from spaninfer_kernels_cuda import sample
+from spaninfer_kernels_cuda import sample, token_logprobs
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels import ELEMENTS
@@ -42,7 +42,6 @@ class GpuSampler:
         words = sizes.padded_rows * (2 + _LOGPROB_WORDS)
         self._out = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._arriving = [_Arriving(words), _Arriving(words)]
-        self._report_records = _report_records().to(memory.device)
         self._prepared = lru_cache(_KEPT)(self._prepare)
 
     def sample_tokens(self, logits: Tensor, launches: SamplingLaunches, stream: int) -> None:
@@ -79,7 +78,7 @@ class GpuSampler:
         count = len(logits)
         self._prepare_for(logits).compute_logprobs(
             batch,
-            _parts_of(self._out[2 * count :], count, MAX_LOGPROBS),
+            sample.Logprobs(*_parts_of(self._out[2 * count :], count, MAX_LOGPROBS)),
             sampled=self._out_of(logits),
             busy=launches.logprobs,
             stream=stream,
@@ -95,23 +94,22 @@ class GpuSampler:
         """Return log-probabilities of token_ids[N] under `rows`[N] of logits[W V], on their way,
         and those of the `count` most likely tokens.
         """
-        columns = np.zeros((3, len(logits)), np.int32)
-        slots, sampled, _ = columns
-        slots[:] = -1
-        slots[rows], sampled[rows] = count, token_ids
-        on_device = torch.from_numpy(columns).pin_memory().to(logits.device, non_blocking=True)
-        words = torch.empty(len(logits) * (2 + 2 * count), dtype=torch.int32, device=logits.device)
-        self._prepare_for(logits, count).compute_logprobs(
-            sample.SampleBatch(
-                logits, self._report_records, slots=on_device[0], positions=on_device[2]
-            ),
-            _parts_of(words, len(logits), count),
-            sampled=(on_device[1], on_device[2]),
-            busy=len(rows),
-            stream=stream,
+        entries = torch.from_numpy(np.stack([rows, token_ids]).astype(np.int32)).pin_memory()
+        entries = entries.to(logits.device, non_blocking=True)
+        num_words = len(rows) * (2 + 2 * count)
+        words = torch.empty(num_words, dtype=torch.int32, device=logits.device)
+        prepared = token_logprobs.prepare(
+            count=len(rows),
+            length=logits.shape[1],
+            dtype=_ELEMENTS[logits.dtype],
+            gpu=self._gpu,
+            num_top=count,
+            row_stride=logits.stride(0),
         )
+        out = token_logprobs.Logprobs(*_parts_of(words, len(rows), count))
+        prepared.launch(logits, token_logprobs.Entries(*entries), out=out, stream=stream)
         pinned = torch.empty_like(words, device="cpu", pin_memory=True)
-        return Reported(pinned.copy_(words, non_blocking=True), rows, count)
+        return Reported(pinned.copy_(words, non_blocking=True), count)
 
     def fetch(self, count: int, *, has_logprobs: bool) -> Sampled:
         """Send the newest `count` tokens to the host, with log-probabilities, in one copy."""
@@ -130,11 +128,11 @@ class GpuSampler:
             mask=self.params.masks,
         )
 
-    def _prepare_for(self, logits: Tensor, top: int = MAX_LOGPROBS) -> sample.PreparedSample:
-        return self._prepared(tuple(logits.shape), logits.stride(0), logits.dtype, top)
+    def _prepare_for(self, logits: Tensor) -> sample.PreparedSample:
+        return self._prepared(tuple(logits.shape), logits.stride(0), logits.dtype)
 
     def _prepare(
-        self, shape: tuple[int, int], row_stride: int, dtype: torch.dtype, top: int
+        self, shape: tuple[int, int], row_stride: int, dtype: torch.dtype
     ) -> sample.PreparedSample:
         rows, length = shape
         return sample.prepare(
@@ -144,7 +142,7 @@ class GpuSampler:
             gpu=self._gpu,
             token_stride=self._memory.tokens.stride(0),
             row_stride=row_stride,
-            top=top,
+            top=MAX_LOGPROBS,
         )
 
 
@@ -191,30 +189,21 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Log-probabilities of prompts on their way to the host: of some rows of logits."""
+    """Log-probabilities of prompts on their way to the host."""
 
     words: Tensor
-    rows: Words
     num_top: int
 
     def logprobs(self) -> Logprobs:
-        """Return those of the rows, once they have arrived."""
-        words, rows = logprobs_of(self.words.numpy(), self.num_top), self.rows
-        return Logprobs(words.chosen[rows], words.ranks[rows], words.top_ids[rows], words.top[rows])
+        """Return them, once they have arrived."""
+        return logprobs_of(self.words.numpy(), self.num_top)
 
 
-def _report_records() -> Tensor:
-    """Return the records of prompts: number n asks for the model's n most likely tokens."""
-    records = sample.defaults(MAX_LOGPROBS + 1)
-    records["logprobs"] = np.arange(MAX_LOGPROBS + 1)
-    return torch.from_numpy(records.view(np.int32))
-
-
-def _parts_of(words: Tensor, count: int, num_top: int) -> sample.Logprobs:
-    """Return where the parts of what `logprobs_of` reads lie."""
+def _parts_of(words: Tensor, count: int, num_top: int) -> tuple[int, int, int, int]:
+    """Return where the parts of what `logprobs_of` reads lie, in the order of `Logprobs`."""
     chosen = words.data_ptr()
     ranks, top_ids = chosen + 4 * count, chosen + 8 * count
-    return sample.Logprobs(chosen, ranks, top_ids, top_ids + 4 * count * num_top)
+    return chosen, ranks, top_ids, top_ids + 4 * count * num_top
 
 
 def logprobs_of(words: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
