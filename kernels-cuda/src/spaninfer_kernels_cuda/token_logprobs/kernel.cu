@@ -20,7 +20,7 @@ constexpr int kLanes = 8;               // of a group
 constexpr int kGroups = THREADS / kLanes;
 constexpr int kList = 2048;
 constexpr float kBitsPerNat = 1.44269504f;
-constexpr float kLeast = -3.0e38f;      // below all logits that count: no NaN comes of it
+constexpr float kLeast = -1.0e38f;      // below all logits that count; finite in bits as well
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
