@@ -195,8 +195,8 @@ class Reported:
     num_top: int
 
     def logprobs(self) -> Logprobs:
-        """Return them, once they have arrived."""
-        return logprobs_of(self.words.numpy(), self.num_top)
+        """Return them, once they have arrived, in memory that is not pinned."""
+        return logprobs_of(self.words.numpy().copy(), self.num_top)
 
 
 def _parts_of(words: Tensor, count: int, num_top: int) -> tuple[int, int, int, int]:
