@@ -1,14 +1,17 @@
 """Both ends of a link in one event loop, around a real engine."""
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import Any
+from weakref import ref
 
 import pytest
 from seeing_folder import film, png, save_seeing
@@ -108,6 +111,26 @@ def test_what_a_client_reads_is_what_the_engine_says(
 
     long_engine.reset_prefix_cache()
     _run(work())
+
+
+@pytest.mark.parametrize("stop", [(), ("e",)])
+def test_a_request_that_was_read_leaves_nothing_to_the_garbage_collector(
+    long_engine: Engine, stop: tuple[str, ...]
+) -> None:
+    async def work() -> None:
+        async with _ends(long_engine) as ends:
+            streams = await ends.start([65], sampling=replace(GREEDY, stop=stop))
+            left = ref(streams[0].handle.queue)
+            await _read(*streams)
+            del streams
+            await _until(lambda: not len(ends.control.in_flight))
+            assert left() is None
+
+    gc.disable()
+    try:
+        _run(work())
+    finally:
+        gc.enable()
 
 
 def test_media_cross_with_their_prompt(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ class RemoteChoice:
     first_token_s: float | None = None
     num_tokens: int = 0
     about_prompt: Sequence[TokenLogprob] = ()
-    stream: TextStream | None = None  # once it has begun
 
     @property
     def sampling(self) -> SamplingParams:
@@ -87,6 +86,9 @@ class RemoteChoices:
         self._tokenizer, self._stop = tokenizer, stop
         self._next_number = 0
         self._open: dict[int, RemoteChoice] = {}
+        # Of those that have begun. Not in the choices, which they hold: such circles, 23 objects
+        # for each request, are the garbage collector's, for whom all requests wait.
+        self._streams: dict[int, TextStream] = {}
 
     def open(self, ids: TokenIds, media: PromptMedia | None, asked: StartRequest) -> RequestHandle:
         """Return a new prompt, whose choices are open from now on."""
@@ -125,7 +127,7 @@ class RemoteChoices:
     def _fail(self, number: int, error: Exception) -> None:
         choice = self._open.pop(number, None)
         if choice is not None:
-            stream = choice.stream or TextStream(choice, self._tokenizer)
+            stream = self._streams.pop(number, None) or TextStream(choice, self._tokenizer)
             choice.queue.put(stream.fail(error, 0.0))
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
@@ -156,19 +158,18 @@ class RemoteChoices:
         choice.arrived_s, choice.scheduled_s = begun.arrived_s, begun.scheduled_s
         choice.first_token_s = begun.first_token_s
         choice.about_prompt = typed_logprobs(begun.prompt_logprobs)
-        choice.stream = TextStream(choice, self._tokenizer)
+        self._streams[begun.number] = TextStream(choice, self._tokenizer)
 
     def _push(self, number: int, choice: RemoteChoice, pairs: Sequence[Token]) -> None:
-        assert choice.stream is not None, "it has begun"
         choice.num_tokens += len(pairs)
-        output = output_of(number, choice.stream, pairs, None)
+        output = output_of(number, self._streams[number], pairs, None)
         if output.finish_reason is not None:  # a stop string, or text that cannot be made
-            del self._open[number]
+            del self._open[number], self._streams[number]
             self._stop([number], output.finish_reason)
         choice.queue.put(output)
 
     def _finish(self, choice: RemoteChoice, ending: messages.Ending) -> None:
-        assert choice.stream is not None, "it has begun"
+        stream = self._streams.pop(ending.number)
         records: Sequence[Any] = ending.logprobs or [None] * len(ending.tokens)
         tokens = list(zip(ending.tokens, map(_entry, records), strict=True))
         last = tokens.pop() if ending.has_last else None
@@ -182,9 +183,9 @@ class RemoteChoices:
             None if ending.fault is None else error_of(ending.fault),
         )
         if tokens and choice.sampling.stop:
-            choice.queue.put(output_of(choice.index, choice.stream, tokens, None))
+            choice.queue.put(output_of(choice.index, stream, tokens, None))
             tokens = []
-        choice.queue.put(output_of(choice.index, choice.stream, tokens, end))
+        choice.queue.put(output_of(choice.index, stream, tokens, end))
 
 
 def _entry(record: messages.LogprobRecord | None) -> TokenLogprob | None:
