@@ -4,7 +4,14 @@ import sys
 import time
 
 import pytest
-from spaninfer.bench.process_usage import children, cpu_s, rss_mib, tree
+from spaninfer.bench.process_usage import (
+    busy_cpus_s,
+    children,
+    cpu_s,
+    cpu_wait_s,
+    rss_mib,
+    tree,
+)
 
 NOBODY = 1 << 22  # more than any pid of Linux
 
@@ -47,3 +54,34 @@ def test_of_a_process_that_there_is_not_nothing_is_known():
     assert cpu_s(NOBODY) == 0.0
     assert rss_mib(NOBODY) is None
     assert tree(NOBODY) == [NOBODY]
+
+
+@only_linux
+def test_all_processes_together_are_busy_for_as_long_as_one_at_least():
+    before = busy_cpus_s()
+    begin = time.process_time()
+    while time.process_time() < begin + 0.1:
+        pass
+
+    assert busy_cpus_s() - before > 0.05  # ticks are 10 ms
+
+
+@only_linux
+def test_of_two_processes_that_share_a_cpu_each_waits_for_it():
+    before = cpu_wait_s(os.getpid())
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            begin = time.process_time()
+            while time.process_time() < begin + 0.2:
+                pass
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+    assert cpu_wait_s(os.getpid()) - before > 0.02
+
+
+def test_nobody_waits_for_no_cpu():
+    assert cpu_wait_s(NOBODY) is None

@@ -33,6 +33,27 @@ def cpu_s(pid: int) -> float:
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_wait_s(pid: int) -> float | None:
+    """Return how long the threads of a process were ready without a CPU so far, in seconds; None
+    where it is not reported.
+    """
+    try:
+        texts = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except OSError:  # a thread has ended meanwhile
+        return None
+    return sum(int(text.split()[1]) for text in texts) / 1e9 if texts else None
+
+
+def busy_cpus_s() -> float | None:
+    """Return the CPU time of all processes so far, in seconds; None where it is not reported."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_mib(pid: int, name: str = "VmRSS") -> float | None:
     """Return what memory a process has, or with "VmHWM" has had; None where it is not reported."""
     try:

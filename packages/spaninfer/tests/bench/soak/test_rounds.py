@@ -8,8 +8,9 @@ from spaninfer.bench.soak.ordinary import Waits
 from spaninfer.bench.soak.rounds import Phase, Round, records
 
 
-def phase(first_s, *, answered=10, attacks=None, peak_mib=300.0):
-    waits = Waits([first_s] * 4, [3 * first_s] * 4, Tally(answered, Counter({"200": answered})))
+def phase(first_s, *, answered=10, attacks=None, peak_mib=300.0, own=True):
+    tally = Tally(answered, Counter({"200": answered}))
+    waits = Waits([first_s] * 4, [3 * first_s] * 4, [first_s / 10] * (4 if own else 0), tally)
     cpus = {"server": 0.5, "clients": 0.1}
     if attacks:
         cpus["attackers"] = 0.2
@@ -20,7 +21,12 @@ def soaked(*firsts, **options):
     """Return the records of rounds, whose clients wait so long alone, and twice that attacked."""
     attacks = {"bursts": Tally(20, Counter({"200": 15, "429": 5})).summary()}
     rounds = [
-        Round(phase(first), phase(2 * first, attacks=attacks, **options), {"spans": 0.0}, 310.0)
+        Round(
+            phase(first, own=options.get("own", True)),
+            phase(2 * first, attacks=attacks, **options),
+            {"spans": 0.0},
+            310.0,
+        )
         for first in firsts
     ]
     return list(records(rounds, {"model": "demo"}))
@@ -37,6 +43,14 @@ def test_what_clients_wait_is_in_milliseconds_by_round_and_the_ratio_is_of_one_r
     about = {"what": "first token", "at": "p50", "phase": "attacked"}
     assert find(found, **about, unit="ms")["runs"] == [200.0, 600.0]
     assert find(found, **about, unit="of alone")["runs"] == [2.0, 2.0]
+
+
+def test_what_clients_waited_for_a_cpu_of_their_own_is_told_apart():
+    found = soaked(0.1, 0.3)
+
+    about = {"what": "first token, client without a CPU", "at": "p99", "phase": "attacked"}
+    assert find(found, **about)["runs"] == [20.0, 60.0]
+    assert not [each for each in soaked(0.1, own=False) if "client without" in each["what"]]
 
 
 def test_counts_are_sums_and_rates_are_per_second():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
+from spaninfer.bench import process_usage
 from spaninfer.bench.soak.client import ANSWER_S, LOST, Tally, Target, read_chunks, read_head
 
 CLIENTS = 32
@@ -24,6 +26,7 @@ class Waits:
 
     first: list[float] = field(default_factory=list)  # until the first event
     whole: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)  # until then, ready without a CPU, if known
     tally: Tally = field(default_factory=Tally)
 
 
@@ -73,9 +76,13 @@ async def _client(target: Target, number: int, end: float, waits: Waits) -> None
         waits.tally.statuses[status] += 1
 
 
+def _wait_s() -> float | None:
+    return process_usage.cpu_wait_s(os.getpid())
+
+
 async def _answered(target: Target, request: bytes, waits: Waits) -> str:
     """Send a request and read its stream; return the status, or "cut" where the end is missing."""
-    begin = perf_counter()
+    begin, begin_wait_s = perf_counter(), _wait_s()
     async with target.connect() as (reader, writer):
         writer.write(request)
         status, _ = await read_head(reader)
@@ -86,6 +93,8 @@ async def _answered(target: Target, request: bytes, waits: Waits) -> str:
         async for chunk in read_chunks(reader):
             if is_first and b'"content":"' in chunk and b'"role"' not in chunk:
                 waits.first.append(perf_counter() - begin)
+                if begin_wait_s is not None and (wait_s := _wait_s()) is not None:
+                    waits.own.append(wait_s - begin_wait_s)
                 is_first = False
             said = said[-200:] + chunk
     waits.whole.append(perf_counter() - begin)

@@ -48,6 +48,7 @@ def _fields(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
     for what in WAITS:
         for at in PERCENTILES:
             yield from _waits(rounds, what, at)
+    yield from _own_waits(rounds)
     for phase in ("alone", "attacked"):
         phases = [getattr(each, phase) for each in rounds]
         rates = [each.waits.tally.summary()["answered"] / each.seconds for each in phases]
@@ -79,6 +80,17 @@ def _waits(rounds: Sequence[Round], what: str, at: str) -> Iterator[dict[str, An
     yield about | {"phase": "alone"} | summary("ms", [run * 1e3 for run in alone])
     yield about | {"phase": "attacked"} | summary("ms", [run * 1e3 for run in attacked])
     yield about | {"phase": "attacked"} | summary("of alone", ratios)
+
+
+def _own_waits(rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
+    """Yield how much of their time clients waited for a CPU of their own."""
+    for phase in ("alone", "attacked"):
+        phases = [getattr(each, phase) for each in rounds]
+        for at, share in PERCENTILES.items():
+            runs = [percentile(each.waits.own, share) * 1e3 for each in phases if each.waits.own]
+            if runs:
+                about = {"what": "first token, client without a CPU", "at": at, "phase": phase}
+                yield about | summary("ms", runs)
 
 
 def _memory(about: Mapping[str, Any], runs: Sequence[float | None]) -> Iterator[dict[str, Any]]:

@@ -72,6 +72,7 @@ class _Soak:
 
     async def _phase(self, seconds: float, attacking: Attackers | None) -> Phase:
         begin_s, server_s, own_s = time.perf_counter(), self._server_s(), time.process_time()
+        busy_s = process_usage.busy_cpus_s()
         if attacking is not None:
             attacking.begin()
         waits = await ordinary_clients(self._ordinary, seconds)
@@ -81,10 +82,13 @@ class _Soak:
             "server": (self._server_s() - server_s) / took_s,
             "clients": (time.process_time() - own_s) / took_s,
         }
+        whole_s = process_usage.busy_cpus_s()
         did = Attacked({}, 0.0)
         if attacking is not None:
             did = await asyncio.to_thread(attacking.end)
             cpus["attackers"] = did.cpu_s / took_s
+        if busy_s is not None and whole_s is not None:
+            cpus["others"] = max((whole_s - busy_s) / took_s - sum(cpus.values()), 0.0)
         return Phase(took_s, waits, cpus, did.requests, self._memory_mib("VmHWM"))
 
     def _server_s(self) -> float:
