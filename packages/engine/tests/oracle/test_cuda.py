@@ -274,7 +274,9 @@ def test_requests_that_give_their_states_up_draw_the_tokens_of_the_oracle(
         backend="cuda", dtype="bfloat16", span_len=KERNEL_SPAN_LEN, requests=2.1
     ) as engine:
         answers = engine.generate([each.prompt for each in golden], sampling)
+        preemptions = engine.stats().preemptions
 
+    assert preemptions > 0
     for answer, expected in zip(answers, golden, strict=True):
         _agree(answer.token_ids, expected, noise)
 
