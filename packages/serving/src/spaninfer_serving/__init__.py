@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spaninfer_serving.api_server.processes import api_server_processes
     from spaninfer_serving.app import create_app
+    from spaninfer_serving.in_thread import serve_in_thread
     from spaninfer_serving.server import bind, serve
     from spaninfer_serving.settings import Settings
 
-__all__ = ["Settings", "api_server_processes", "bind", "create_app", "serve"]
+__all__ = ["Settings", "api_server_processes", "bind", "create_app", "serve", "serve_in_thread"]
 
 _HOMES = {
     "Settings": "settings",
@@ -17,6 +18,7 @@ _HOMES = {
     "bind": "server",
     "create_app": "app",
     "serve": "server",
+    "serve_in_thread": "in_thread",
 }
 
 

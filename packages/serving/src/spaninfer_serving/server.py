@@ -76,7 +76,7 @@ def serve(
         listener.close()
         raise _taken(settings, reason) from reason
     sys.setswitchinterval(SWITCH_S)
-    url = _url(listener, settings)
+    url = url_of(listener, settings)
     if settings.api_servers:
         from spaninfer_serving.api_server.hub import ApiServers  # API servers import this module
 
@@ -241,7 +241,7 @@ def _called_directly(app: FastAPI) -> ASGIApp:
     return called
 
 
-def _url(listener: socket.socket, settings: Settings) -> str:
+def url_of(listener: socket.socket, settings: Settings) -> str:
     """Return the URL of a listener; of one at all addresses, that which this machine has for it."""
     scheme = "http" if settings.ssl_certfile is None else "https"
     host, port = listener.getsockname()[:2]

@@ -19,8 +19,7 @@ from spaninfer_engine.tools import Parts, TensorError, build
 from spaninfer_engine.tools import convert as convert_weights
 from spaninfer_engine.tools import tune as tune_kernels
 from spaninfer_serving import Settings
-from spaninfer_serving.chat_traits import traits_of
-from spaninfer_serving.keys import hash_of
+from spaninfer_serving.tools import hash_of, traits_of
 
 from spaninfer import hub, options, serve_options, show
 from spaninfer.bench.commands import app as bench_app

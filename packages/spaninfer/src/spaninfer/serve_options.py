@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from spaninfer_engine.tools import parse_bytes
-from spaninfer_serving.keys import read_admin_file, read_key_file
+from spaninfer_serving.tools import read_admin_file, read_key_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from spaninfer_engine.tools import (
     show_spec,
 )
 from spaninfer_serving import Settings
-from spaninfer_serving.settings import is_loopback
+from spaninfer_serving.tools import is_loopback
 
 from spaninfer.doctor.finding import Finding, Verdict
 from spaninfer.fit import Wanted

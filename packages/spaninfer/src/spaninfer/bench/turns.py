@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from io import BytesIO
-from threading import Event, Thread
 from time import perf_counter, process_time
 from typing import Any, Final
 
@@ -152,24 +150,12 @@ def _picture(side: int, seed: int) -> dict[str, Any]:
 
 @contextmanager
 def _served(engine: Engine) -> Iterator[_Ask]:
-    """Serve an engine in a thread, and give a connection to it."""
-    from spaninfer_serving import Settings, bind  # FastAPI with it, which other commands do without
-    from spaninfer_serving.server import SWITCH_S, Server
+    """Serve an engine in this process, and give a connection to it."""
+    from spaninfer_serving import Settings, serve_in_thread  # FastAPI with it: few commands need it
 
-    sys.setswitchinterval(SWITCH_S)  # as a server does that has a process of its own
-    settings = Settings(port=0, log_requests=False)
-    listener, started = bind(settings), Event()
-    listener.listen()
-    server = Server(engine, settings, started.set)
-    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        started.wait()
-        connection = HTTPConnection(*listener.getsockname())
+    with serve_in_thread(engine, Settings(port=0, log_requests=False)) as url:
+        connection = HTTPConnection(url.removeprefix("http://"))
         try:
             yield _Ask(connection)
         finally:
             connection.close()
-    finally:
-        server.should_exit = True
-        thread.join()

@@ -1,0 +1,37 @@
+"""A server in a thread of this process, for programs that are its client as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread
+
+from spaninfer_engine import Engine
+
+from spaninfer_serving.server import SWITCH_S, Server, bind, url_of
+from spaninfer_serving.settings import Settings
+
+
+@contextmanager
+def serve_in_thread(engine: Engine, settings: Settings) -> Iterator[str]:
+    """Serve inside the block, and give the base URL; running requests are finished behind it.
+
+    Notebooks, tests and benchmarks talk to it by any client. It answers in this process whatever
+    `settings.api_servers` says. Raises ConfigError where the address cannot be bound.
+    """
+    settings = replace(settings, api_servers=0)
+    listener, started, before = bind(settings), Event(), sys.getswitchinterval()
+    listener.listen()
+    server = Server(engine, settings, started.set)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
+    sys.setswitchinterval(SWITCH_S)
+    thread.start()
+    try:
+        started.wait()
+        yield url_of(listener, settings)
+    finally:
+        server.should_exit = True
+        thread.join()
+        sys.setswitchinterval(before)
