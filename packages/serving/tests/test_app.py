@@ -198,6 +198,33 @@ def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        (
+            "POST",
+            "/chat/completions",
+            "; did you mean '/v1/chat/completions'?",
+        ),  # no /v1 in base_url
+        ("POST", "/v1/chat/completion", "; did you mean '/v1/chat/completions'?"),
+        ("GET", "/v1", ": it is the base URL for clients; GET /v1/models lists the model"),
+        ("GET", TEXT, "; it takes POST"),
+        ("GET", "/favicon.svg.gz.zip", ""),  # nothing is near
+        ("GET", "/health/live/", "; did you mean '/health/live'?"),
+    ],
+)
+def test_a_wrong_address_is_answered_with_the_one_that_was_meant(client, method, path, said):
+    error = error_of(client.request(method, path), 405 if "takes" in said else 404)
+
+    assert error["message"] == f"there is no {method} {path}{said}"
+
+
+def test_an_empty_body_is_called_empty(client):
+    error = error_of(client.post(TEXT, headers={"Content-Type": "application/json"}), 400)
+
+    assert error["message"] == "the body is not JSON: it is empty"
+
+
 @pytest.mark.parametrize("path", ["/", "/health", "/health/live", "/health/ready"])
 def test_load_balancers_may_ask_by_head(client, path):
     assert client.head(path).status_code == 200

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from spaninfer.interrupts import Interrupts
@@ -33,3 +35,42 @@ def test_one_that_comes_when_a_line_was_read_is_for_the_answer():
         press()
 
         assert interrupts.came
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="waits for a signal")
+def test_ctrl_c_that_a_callback_of_c_swallows_comes_again_and_nothing_is_printed():
+    """LLVM calls back for every kernel that is loaded; Python cannot raise through it."""
+    program = (
+        "import ctypes, os, signal, time\n"
+        "from spaninfer.interrupts import deliver_ignored\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "deliver_ignored()\n"
+        "@ctypes.CFUNCTYPE(None)\n"
+        "def callback():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(1000): pass\n"
+        "callback()\n"
+        "print('went on', flush=True)\n"
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('and was interrupted')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("went on\nand was interrupted\n", "")
+
+
+def test_what_else_is_ignored_is_still_told():
+    program = (
+        "from spaninfer.interrupts import deliver_ignored\n"
+        "deliver_ignored()\n"
+        "class Broken:\n"
+        "    def __del__(self): raise ValueError('a finalizer')\n"
+        "Broken()\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert "ValueError: a finalizer" in done.stderr

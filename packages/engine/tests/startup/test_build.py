@@ -28,8 +28,24 @@ def test_what_is_neither_a_path_nor_brought_is_refused_and_nothing_is_fetched():
         ConfigError, match=r"an engine downloads nothing.*`hf download org/some-model`"
     ):
         locate("org/some-model")
-    with pytest.raises(ConfigError, match="an engine downloads nothing, give the path of one"):
-        locate("./some-model")
+
+
+def test_a_name_that_is_nearly_one_is_answered_with_that(tmp_path, monkeypatch):
+    (tmp_path / "hub" / "models--Qwen--Qwen3-0.6B").mkdir(parents=True)
+    (tmp_path / "Llama-3").mkdir()
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    assert "; did you mean 'demo'?" in refused("dem")
+    assert "ORG/NAME (the cache has Qwen/Qwen3-0.6B)" in refused("Qwen3-0.6B")
+    assert "ORG/NAME (Qwen/Qwen3-0.6B, for example)" in refused("Qwen3-1.7B")
+    assert f"the path of a model (there is {tmp_path / 'Llama-3'})" in refused(tmp_path / "Lama-3")
+    assert f"({tmp_path / 'none'} is not there either)" in refused(f"{tmp_path}/none/Llama-3")
+
+
+def refused(model):
+    with pytest.raises(ConfigError) as caught:
+        locate(model)
+    return str(caught.value)
 
 
 def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, monkeypatch):

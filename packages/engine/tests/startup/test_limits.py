@@ -160,7 +160,7 @@ def test_a_context_that_does_not_fit_is_shortened_unasked_and_refused_when_asked
 
     assert resolved.max_len == 96  # six whole spans
     assert any("what fits" in decision.why for decision in resolved.decisions)
-    with pytest.raises(ConfigError, match="lower max_len, or raise memory"):
+    with pytest.raises(ConfigError, match=r"raise memory, or lower max_len$"):
         decided(asked(span_len=16, max_len=1024), memory=100 * bytes_per_token)
 
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from spaninfer_engine import Engine, EngineError, EngineUnavailable
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -43,6 +44,7 @@ from spaninfer_serving.settings import Settings
 from spaninfer_serving.targets import OriginForm
 from spaninfer_serving.tracing import Traced, make_tracer
 from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wrong_path import said_of
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +148,18 @@ def _refuse(request: Request, error: Problem | EngineError) -> JSONResponse:
     return _respond(problem)
 
 
+@cache
+def _paths() -> tuple[str, ...]:
+    """Return the paths of all routes, but for those with a name in them."""
+    routes = (route for router in ROUTERS for route in router.routes)
+    found = {route.path for route in routes if isinstance(route, APIRoute)}
+    return tuple(sorted(path for path in found if "{" not in path))
+
+
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    place = f"{request.method} {request.url.path}"
-    message = f"there is no {place}" if error.status_code in (404, 405) else str(error.detail)
-    return _respond(Problem(error.status_code, message, headers=dict(error.headers or {})))
+    headers = dict(error.headers or {})
+    message = str(error.detail)
+    if error.status_code in (404, 405):
+        message = said_of(request.method, request.url.path, headers.get("Allow"), _paths())
+    return _respond(Problem(error.status_code, message, headers=headers))

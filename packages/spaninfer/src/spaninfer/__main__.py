@@ -10,6 +10,8 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
+from spaninfer import interrupts
+
 if TYPE_CHECKING:
     from typer import Typer
 
@@ -19,6 +21,7 @@ NO_THREAD = "no thread can be started: too little memory, or too many processes 
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a word, also in the second of its imports."""
+    interrupts.deliver_ignored()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # models write what code pages of Windows lack
             stream.reconfigure(errors="replace")

@@ -27,12 +27,14 @@ from spaninfer.chat import Chat
 from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
+from spaninfer.mistyped import Commands
 from spaninfer.threads import described_processes, keep_to, num_api_servers
 
 CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
 
 app = typer.Typer(
     name="spaninfer",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -374,10 +376,11 @@ def remove(
 ) -> None:
     """Delete a model from the hub's local cache."""
     with show.errors_as_sentences():
-        asked = hub.HubName.of(name)
+        found = hub.find_revisions(hub.HubName.of(name))
+        size = f"{sum(each.size_bytes for each in found) / 1e6:,.0f} MB"
         if not yes:
-            typer.confirm(f"Delete {asked} from the cache?", abort=True)
-        typer.echo(f"{hub.remove_model(asked) / 1e6:,.0f} MB freed")
+            typer.confirm(f"Delete {name} from the cache, {size}?", abort=True)
+        typer.echo(f"{hub.remove(found) / 1e6:,.0f} MB freed")
 
 
 @spec_app.command("list")

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+AGAIN_S = 0.05
+"""When an interrupt comes once more that was swallowed: the code that did so has ended by then."""
+
+
+def deliver_ignored() -> None:
+    """Have Ctrl-C come again, and say nothing, where it was raised in code that cannot pass it on.
+
+    Callbacks that a library in C calls, and finalizers, are such code: Python prints what they
+    raise, and the program goes on. LLVM calls one for every kernel that is loaded. To be called in
+    the main thread.
+    """
+    before, main = sys.unraisablehook, threading.get_ident()
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            before(unraisable)
+            return
+        again = threading.Timer(AGAIN_S, _interrupt, [main])
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+
+
+def _interrupt(thread: int) -> None:
+    if hasattr(signal, "pthread_kill"):  # which wakes a thread that waits, too
+        signal.pthread_kill(thread, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 class Interrupts:

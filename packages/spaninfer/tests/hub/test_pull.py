@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import spaninfer_demo
-from spaninfer.hub import HubName, cached_models, locate_or_pull, pull, remove_model
+from spaninfer.hub import HubName, cached_models, find_revisions, locate_or_pull, pull
 from spaninfer_engine import ConfigError
 
 NAME = "org/tiny"
@@ -107,7 +107,8 @@ def test_what_cannot_be_read_is_answered_with_the_way_out(hub, monkeypatch):
     assert f"there is no model org/none at {hub.url}" in refused("org/none")
     assert f"{NAME} has no branch, tag or commit 'v9'" in refused(f"{NAME}@v9")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert f"{NAME} could not be fetched from http://127.0.0.1:9: " in refused(NAME)
+    assert "http://127.0.0.1:9 cannot be reached (" in refused(NAME)
+    assert "HTTPS_PROXY or HF_ENDPOINT (a mirror), or give the path of a folder" in refused(NAME)
 
 
 def test_a_disk_that_is_too_small_is_noticed_before_anything_is_fetched(hub, monkeypatch):
@@ -141,8 +142,12 @@ def test_what_is_in_the_cache_is_listed_and_removed(hub, call):
     assert f"{hub.commit(NAME)[:7]} main" in listed
     assert "24 MB" in listed
     assert kept.exit_code == 1
+    assert f"Delete {NAME} from the cache, 24 MB?" in kept.output
     assert freed.stdout == "24 MB freed\n"
     assert not folder.exists()
     assert [model.repo for model in cached_models()] == ["org/files"]
     with pytest.raises(ConfigError, match=r"org/tiny is not in the cache .*; there is org/files"):
-        remove_model(HubName(NAME))
+        find_revisions(HubName(NAME))
+    again = call("remove", NAME)  # which is said before anything is asked
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "org/tiny is not in the cache" in again.stderr

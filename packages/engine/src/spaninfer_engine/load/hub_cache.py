@@ -57,11 +57,12 @@ def model_name(path: Path) -> str:
 def where_to_get(model: str | Path) -> str:
     """The way to a model that is not there, as the end of a message."""
     name = str(model)
-    if "/" not in name or not _NAME.fullmatch(name):
-        return (
-            "an engine downloads nothing, give the path of one, or the name of one that "
-            "`spaninfer pull ORG/NAME` or `hf download ORG/NAME` has put into the cache"
-        )
+    if not _NAME.fullmatch(name):
+        return f"give the path of a model{_neighbour(Path(name))}, or ORG/NAME of the hub"
+    if "/" not in name:
+        whole = [each for each in cached_models() if each.rpartition("/")[2] == name]
+        there = f"the cache has {', '.join(whole)}" if whole else "Qwen/Qwen3-0.6B, for example"
+        return f"models of the Hugging Face hub are named with their owner, ORG/NAME ({there})"
     near = difflib.get_close_matches(name, cached_models(), n=2)
     there = f" (there is {', '.join(near)})" if near else ""
     return (
@@ -69,6 +70,15 @@ def where_to_get(model: str | Path) -> str:
         f"`spaninfer pull {name}` or `hf download {name}` puts it there, where it is found by this "
         "name"
     )
+
+
+def _neighbour(path: Path) -> str:
+    """What is called nearly as a path that is not there, or where it ends to exist."""
+    folder = path.expanduser().absolute().parent
+    if not folder.is_dir():
+        return f" ({folder} is not there either)"
+    near = difflib.get_close_matches(path.name, [each.name for each in folder.iterdir()], n=1)
+    return f" (there is {folder / near[0]})" if near else ""
 
 
 def cached_models() -> list[str]:

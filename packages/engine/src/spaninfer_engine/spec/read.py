@@ -114,10 +114,13 @@ def _grown(
     return grown
 
 
+_LISTED = "; `spaninfer spec list` shows those that are"
+
+
 def _ancestor(file: Traversable, name: object, find: Find) -> Traversable:
     found = find(name, file) if isinstance(name, str) else None
     if found is None:
-        raise SpecError(file.name, "", "inherits", f"no architecture is called {name!r}")
+        raise SpecError(file.name, "", "inherits", f"no architecture is called {name!r}{_LISTED}")
     return found
 
 

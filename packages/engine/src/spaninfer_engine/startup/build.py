@@ -26,6 +26,7 @@ from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
 from spaninfer_engine.load.reader import check_dtypes
 from spaninfer_engine.memory import total_bytes
+from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
@@ -299,11 +300,8 @@ def locate(model: str | Path) -> tuple[Path, str]:
     path = find_model(model)
     if path is not None:
         return path, model_name(path)
-    names = ", ".join(sorted(brought)) or "none"
-    raise ConfigError(
-        f"there is no file or folder {str(model)!r}, and no installed package brings a model of "
-        f"that name (brought: {names}); {where_to_get(model)}"
-    )
+    near = did_you_mean(str(model), brought)
+    raise ConfigError(f"there is no model {str(model)!r} here{near}; {where_to_get(model)}")
 
 
 def _options(

@@ -76,7 +76,7 @@ def decide_budget(
         return Memory(memory, "requested")
     budget = int(left * share)
     if compute.device == "cpu" and budget > HOST_CACHE_BYTES:
-        return Memory(HOST_CACHE_BYTES, "most that is taken unasked; --memory sets it")
+        return Memory(HOST_CACHE_BYTES, "the most that is reserved by default; --memory sets it")
     beside = f" beside {needs}" if str(needs) else ""
     return Memory(budget, f"{share:.0%} of the {gib(left)} that are free{beside}")
 
@@ -329,7 +329,7 @@ def _spans(
         Decision(
             "spans",
             " + ".join(f"{count:,}" for count, group in held if group.state is None) or "none",
-            f"of {span_len} tokens; {at_once:.1f} requests of full length at once",
+            f"of {span_len} tokens; {at_once:,.{at_once < 10:d}f} requests of full length at once",
         ),
         *(
             Decision(

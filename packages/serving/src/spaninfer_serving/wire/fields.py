@@ -20,9 +20,13 @@ def unknown(name: str, known: Iterable[str]) -> str:
     """Return what is said of a parameter that there is not, with the nearest that there is."""
     if name in ELSEWHERE:
         return f"is not a parameter this server knows; send structured_outputs.{ELSEWHERE[name]}"
+    return f"is not a parameter this server knows{did_you_mean(name, known)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question to append to a refusal, empty where no name is near."""
     near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"is not a parameter this server knows{hint}"
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def told_by_type(what: str, *kinds: str, absent: str | None = None) -> Discriminator:

@@ -46,6 +46,8 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 def parse(kind: type[Body], data: bytes) -> Body:
     """Return the body as a request of this kind; raises Problem."""
+    if not data:
+        raise Problem(400, "the body is not JSON: it is empty", code="invalid_json")
     check_contents(data)
     try:
         body = from_json(data)

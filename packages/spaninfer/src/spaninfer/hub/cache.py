@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -46,10 +47,10 @@ def cached_models() -> tuple[CachedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.repo, model.revision)))
 
 
-def remove_model(name: HubName) -> int:
-    """Delete a model from the cache: all of it, or the revision that is named; return the bytes.
+def find_revisions(name: HubName) -> tuple[CachedModel, ...]:
+    """Return the revisions of a model in the cache: all of them, or the one that is named.
 
-    Raises ConfigError where it is not there.
+    Raises ConfigError where there is none.
     """
     models = [model for model in cached_models() if model.repo == name.repo]
     if name.revision != "main":
@@ -57,9 +58,14 @@ def remove_model(name: HubName) -> int:
     if not models:
         there = ", ".join(sorted({model.repo for model in cached_models()})) or "nothing"
         raise ConfigError(f"{name} is not in the cache {cache_folder()}; there is {there}")
+    return tuple(models)
+
+
+def remove(revisions: Iterable[CachedModel]) -> int:
+    """Delete revisions from the cache; return the bytes that this frees."""
     found = _scan()
-    assert found is not None, "models were found in it"
-    plan = found.delete_revisions(*(model.revision for model in models))
+    assert found is not None, "revisions were found in it"
+    plan = found.delete_revisions(*(each.revision for each in revisions))
     plan.execute()
     return plan.expected_freed_size
 

@@ -180,6 +180,12 @@ def _sentence(name: HubName, error: Exception) -> str:
         case PermissionError():
             return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
     said = " ".join(str(error).split())[:300]
+    if isinstance(error, OSError) or "Connect" in type(error).__name__:
+        return (
+            f"{hub} cannot be reached ({said}), and {name} is not whole in the cache "
+            f"{cache_folder()}; check the network, set HTTPS_PROXY or HF_ENDPOINT (a mirror), or "
+            "give the path of a folder; what was fetched is kept"
+        )
     return (
         f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; what was fetched "
         "is kept, repeat the command to continue"
