@@ -14,6 +14,7 @@ from spaninfer_kernel_launch import (
     new_stream,
 )
 from spaninfer_kernels_cuda import gemm
+from spaninfer_kernels_cuda.activation import ACTS
 from spaninfer_kernels_cuda.gemm.tall import Tall, choose_tall
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape, Tile
 from spaninfer_kernels_cuda.gemm.wide import Wide, fill_wide
@@ -104,7 +105,7 @@ def test_of_many_rows_it_is_its_definition(on_gpu, dtype, rows, outputs, inner):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("gate", ["silu", "gelu", "gelu_tanh", "quick_gelu", "relu"])
+@pytest.mark.parametrize("gate", ACTS)
 @pytest.mark.parametrize("rows", [3, 70, 200])
 @pytest.mark.parametrize(("columns", "inner"), [(1, 16), (601, 136), (1024, 1000)])
 def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, gate, rows, columns, inner):

@@ -1,4 +1,6 @@
-"""A task of a GEMM with packed weights, for `gemm_call`, which fills in its arguments."""
+"""A task of a GEMM with packed weights (a GEMV at one token), for `gemm_call`, which fills in its
+arguments.
+"""
 
 from __future__ import annotations
 

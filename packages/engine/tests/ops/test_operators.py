@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import spaninfer_op_reference as definition
 from backends import EVERYWHERE, EXACT, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.ops.step import Rotation, Rows
+from spaninfer_engine.spec.mlp_nodes import ActivationName
 
 Array = NDArray[Any]
 
@@ -143,6 +144,10 @@ def test_activations_are_computed_as_defined(act: str, backend: Backend) -> None
 
     backend.check(ops, plain, definition.ACTIVATIONS[act](gate))
     backend.check(ops, gated, definition.gated(gate, up, act))
+
+
+def test_specs_can_name_every_activation_that_is_defined() -> None:
+    assert set(get_args(ActivationName)) == set(definition.ACTIVATIONS)
 
 
 @pytest.mark.parametrize("backend", EVERYWHERE, ids=str)

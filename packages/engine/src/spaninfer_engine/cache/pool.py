@@ -12,6 +12,9 @@ Spans in use are reference counted. Spans that are pending free have no referenc
 that was planned with them may still run: they wait until every step planned by then has finished.
 Cached spans hold a prefix that may be requested again; they are handed out for new content once
 nothing is free.
+
+These are numbers: the memory that they stand for is a backend's, which allocates it once (`Ops.cache`
+in ops/table.py).
 """
 
 from __future__ import annotations
