@@ -13,8 +13,8 @@ that was planned with them may still run: they wait until every step planned by 
 Cached spans hold a prefix that may be requested again; they are handed out for new content once
 nothing is free.
 
-These are numbers: the memory that they stand for is a backend's, which allocates it once (`Ops.cache`
-in ops/table.py).
+These are numbers: the memory that they stand for is a backend's, which allocates it once
+(`Ops.cache` in ops/table.py).
 """
 
 from __future__ import annotations
