@@ -140,14 +140,44 @@ def test_a_token_that_the_grammar_does_not_allow_fails_the_matcher(compiler):
         allowed(matcher, b"x")
 
 
-def test_white_space_between_parts_of_json_is_bounded(compiler):
-    grammar = compiler.compile(StructuredOutput(json_object=True))
+TAG = {"structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}]}
 
-    assert accepts(grammar, '{ "a" : 1, "b" : 2 }')
-    assert accepts(grammar, json.dumps({"a": [{"b": {"c": [1, 2]}}]}, indent=4))
-    assert not accepts(grammar, '{  "a":1}')
-    assert not accepts(grammar, '{\n\n"a":1}')
-    assert not accepts(grammar, "{\n" + " " * 33 + '"a":1}')
+
+@pytest.mark.parametrize(
+    ("form", "before", "behind"),
+    [
+        ({"json_object": True}, "", ""),
+        ({"json_schema": {}}, "", ""),
+        ({"grammar": 'start: "%json {}: " %json {"type": "object"} "."'}, "%json {}: ", "."),
+        ({"grammar": "start: /%json {1}/ x // %json {}\nx: %json\n{}"}, "%json ", ""),
+        ({"structural_tag": {**TAG, "triggers": ["<f"]}}, "<f>", "</f>"),
+    ],
+    ids=["json_object", "json_schema", "lark", "lark, by rules", "structural_tag"],
+)
+def test_white_space_between_parts_of_json_is_bounded(compiler, form, before, behind):
+    grammar = compiler.compile(StructuredOutput(**form))
+
+    def takes(text):
+        return accepts(grammar, f"{before}{text}{behind}")
+
+    assert takes('{ "a" : 1, "b" : 2 }')
+    assert takes(json.dumps({"a": [{"b": {"c": [1, 2]}}]}, indent=4))
+    assert not takes('{  "a":1}')
+    assert not takes('{\n\n"a":1}')
+    assert not takes("{\n" + " " * 33 + '"a":1}')
+
+
+def test_a_schema_that_says_what_stands_between_parts_is_left_alone(compiler):
+    spaced = {"type": "object", "x-guidance": {"whitespace_flexible": False}}
+    grammar = compiler.compile(StructuredOutput(grammar=f"start: %json {json.dumps(spaced)}"))
+
+    assert accepts(grammar, '{"a":1}')
+    assert not accepts(grammar, '{"a": 1}')
+
+
+def test_what_is_no_json_behind_the_word_is_refused(compiler):
+    with pytest.raises(InvalidGrammar):
+        compiler.compile(StructuredOutput(grammar='start: %json {"type": '))
 
 
 def test_all_bytes_of_a_tokenizer_are_in_the_table_and_none_for_ids_beyond():

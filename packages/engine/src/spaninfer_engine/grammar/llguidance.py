@@ -17,12 +17,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidGrammar
+from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
-
-# White space between two parts of JSON: none, a space, or a new line that is indented. Without a
-# bound, models that would rather write something else write spaces until the end of the context.
-WHITESPACE = r" |\n[ \t]{0,32}"
 
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
@@ -137,7 +134,7 @@ def _escaped(text: str) -> str:
 def _lark(source: str) -> str:
     """Return a grammar in Lark's syntax; one in GBNF is converted."""
     try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(source)))
+        return str(LLMatcher.grammar_from_lark(bounded_in_lark(any_to_lark(source))))
     except RecursionError as deep:
         raise InvalidGrammar("grammar", "its brackets are nested too deep") from deep
     except Exception as wrong:  # the library raises bare Exception
@@ -152,7 +149,7 @@ def _tags(tag: dict[str, Any], special: Collection[str]) -> str:
             StructTag(
                 trigger=next(each for each in triggers if part["begin"].startswith(each)),
                 begin=part["begin"],
-                grammar=part["schema"],
+                grammar=bounded(part["schema"]),
                 end=part["end"],
             )
             for part in tag["structures"]
