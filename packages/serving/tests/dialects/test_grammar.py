@@ -113,6 +113,30 @@ def test_a_grammar_allows_what_is_written_and_no_other_function_or_answer(name, 
     assert not accepts(grammar, "")
 
 
+CITY = {"properties": {"city": {"type": "string"}}, "title": "what LangChain sends"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes_more"),
+    [
+        (CITY, False),
+        ({**CITY, "additionalProperties": True}, True),
+        ({**CITY, "additionalProperties": {"type": "integer"}}, True),
+        ({**CITY, "patternProperties": {"^da": {"type": "integer"}}}, True),
+        ({"type": "object"}, True),
+    ],
+)
+def test_a_function_that_lists_its_parameters_takes_no_others(accepts, schema, takes_more):
+    writing = WRITINGS["hermes"]
+
+    grammar = calls_grammar(writing, {"look": schema}, accepts.ids)
+
+    assert accepts(grammar, written(writing, [("look", {"city": "Paris"})]))
+    assert (
+        accepts(grammar, written(writing, [("look", {"city": "Paris", "days": 3})])) is takes_more
+    )
+
+
 def test_one_call_is_one(accepts):
     writing = WRITINGS["hermes"]
     both = written(writing, [("now", {}), ("now", {})])

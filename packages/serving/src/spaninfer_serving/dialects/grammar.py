@@ -16,6 +16,9 @@ PLACES = re.compile(r"\$(NAME|JSON|ARGUMENTS|KEY|VALUE|TEXT)")
 ANY_TEXT = "/(?s:.*)/"
 SHARED = ("$defs", "definitions")  # of a schema, where those of its properties refer to
 
+# Keys of a schema of arguments beside which `properties` are all that there is.
+LISTING = frozenset({"type", "properties", "required", "title", "description", "$schema", *SHARED})
+
 
 def calls_grammar(
     writing: Writing,
@@ -68,7 +71,7 @@ class _Grammar:
                 case "NAME":
                     parts.append(self.text(name))
                 case "JSON":
-                    parts.append(self._json({"type": "object", **schema}))
+                    parts.append(self._json(_of_parameters(schema)))
                 case "ARGUMENTS":
                     parts.append(self._arguments(writing, schema))
         return self._rule(" ".join(filter(None, parts)))
@@ -129,6 +132,19 @@ class _Grammar:
         name = f"rule_{len(self.rules)}"
         self.rules.append(f"{name}: {expression}")
         return name
+
+
+def _of_parameters(schema: Schema) -> Schema:
+    """Return the schema of a function's arguments, which has no others than its parameters.
+
+    A schema that says nothing of further properties allows any: a function that lists what it takes
+    does not mean that, and small models write until `max_tokens`. One without a list, or whose
+    properties come from elsewhere as well, is taken at its word.
+    """
+    schema = {"type": "object", **schema}
+    if "properties" not in schema or not schema.keys() <= LISTING:
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def _quoted(text: str) -> str:
