@@ -213,8 +213,14 @@ def clients(session: nox.Session) -> None:
     session.install("pytest", *CLIENTS)
     # Their environment knows nothing of ours: no conftest.py above the folder is read.
     alone = ("--confcutdir", "clients", "--rootdir", "clients", "-c", os.devnull)
-    with served(session, "serve", "--quiet") as url:
-        session.run("pytest", *alone, "clients", *session.posargs, env={"SPANINFER_URL": url})
+    template = ("--chat-template", "clients/tools.jinja", "--tool-parser", "hermes")
+    with (
+        served(session, "serve", "--quiet") as url,
+        served(session, "serve", "--quiet", *template) as tools,
+        served(session, "clients/encoders.py", "embed", command="python") as texts,
+    ):
+        urls = {"SPANINFER_URL": url, "SPANINFER_TOOLS_URL": tools, "SPANINFER_TEXTS_URL": texts}
+        session.run("pytest", *alone, "clients", *session.posargs, env=urls)
 
 
 @nox.session
