@@ -307,6 +307,35 @@ def test_answers_of_a_schema_are_marked_as_json(page):
 # ---- conversations -------------------------------------------------------------------------------
 
 
+def test_an_answer_looks_the_same_after_a_reload(page):
+    answers(page, '{"a": [1, 2]}')
+    page.fill("[name=schema]", '{"type": "object"}')
+    ask(page, "JSON, please")
+    playwright.expect(page.locator(".assistant .note")).to_contain_text("✓ valid JSON")
+    before = page.locator(".assistant").inner_text()
+
+    page.reload()
+
+    playwright.expect(page.locator(".assistant pre code")).to_have_text('{"a": [1, 2]}')
+    assert page.locator(".assistant").inner_text() == before
+
+
+def test_a_narrow_page_shows_the_models_name_and_one_panel_at_a_time(page):
+    page.set_viewport_size({"width": 360, "height": 640})
+    name, engine, settings = (page.locator(each) for each in ("#model", "#engine", "#settings"))
+    page.click("#toggle") if settings.is_visible() else None
+
+    name.evaluate("(it) => it.textContent = 'Qwen/Qwen2.5-VL-7B-Instruct'")
+    assert name.evaluate("(it) => it.scrollWidth <= it.clientWidth")
+    for one, other, button in ((engine, settings, "#watch"), (settings, engine, "#toggle")):
+        page.click(button)
+        playwright.expect(one).to_be_visible()
+        playwright.expect(other).to_be_hidden()
+    page.locator("#chat").click(position={"x": 10, "y": 200})
+    playwright.expect(settings).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_conversations_are_kept_opened_again_and_deleted(page):
     answers(page, "Fine.")
     for question in ("the first", "the second"):

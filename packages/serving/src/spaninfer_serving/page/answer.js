@@ -61,6 +61,8 @@ export class Answer {
       role: "assistant",
       content: this.text,
       ...(this.thought && { thought: this.thought }),
+      ...(this.json && { json: true }),
+      facts: this.figures(),
       ...(calls.length && { calls }),
     };
   }

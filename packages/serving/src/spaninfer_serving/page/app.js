@@ -75,9 +75,19 @@ function listChats() {
   $("chats").querySelector("p").hidden = chats.length > 0;
 }
 
+// Where there is no place beside the conversation, one of the two lies over it.
+const isWide = matchMedia("(min-width: 46.01rem)");
+
 function showSettings(are) {
   $("settings").hidden = !are;
   $("toggle").setAttribute("aria-expanded", String(are));
+  if (are && !isWide.matches) showEngine(false);
+}
+
+function showEngine(is) {
+  engine.show(is);
+  $("watch").setAttribute("aria-expanded", String(is));
+  if (is && !isWide.matches) showSettings(false);
 }
 
 $("clear").addEventListener("click", () => chat.begin());
@@ -87,13 +97,13 @@ $("history").addEventListener("click", () => {
 });
 $("toggle").addEventListener("click", () => showSettings($("settings").hidden));
 const engine = new EngineView($("engine"), async () => (await call("/cache_map")).json());
-$("watch").addEventListener("click", () => {
-  engine.show($("engine").hidden);
-  $("watch").setAttribute("aria-expanded", String(!$("engine").hidden));
-});
-const isWide = matchMedia("(min-width: 46.01rem)"); // below, settings lie over the conversation
+$("watch").addEventListener("click", () => showEngine($("engine").hidden));
 showSettings(isWide.matches);
-$("chat").addEventListener("pointerdown", () => isWide.matches || showSettings(false));
+$("chat").addEventListener("pointerdown", () => {
+  if (isWide.matches) return;
+  showSettings(false);
+  showEngine(false);
+});
 $("base").textContent = `${location.origin}/v1`;
 chat.recall();
 

@@ -45,7 +45,7 @@ function focus() {
 const namesOf = (calls) => calls.map(({ name }) => name).join(", ");
 
 export class Chat {
-  turns = []; // { role, content }, of the model also thought and calls
+  turns = []; // { role, content }, of the model also thought, calls, json, and facts about it
   running = null; // the AbortController of the answer that is coming
   context = null; // tokens the model can take
 
@@ -67,9 +67,9 @@ export class Chat {
   }
 
   // What stands under an answer, and the results of its calls: the last one's are asked for.
-  finish(item, turn, facts = []) {
+  finish(item, turn) {
     const copy = turn.content ? copyButton(turn.content) : [];
-    annotate(item, facts, [...copy, button("Again", () => this.again(item))]);
+    annotate(item, turn.facts ?? [], [...copy, button("Again", () => this.again(item))]);
     if (turn.calls && turn === this.turns.at(-1)) this.awaitResults(item, turn);
     else if (turn.calls) closeResults(item, turn.calls);
   }
@@ -189,7 +189,7 @@ export class Chat {
       asked.cost = priceOf(answer.usage, this.turns.slice(0, -2));
       showPrice(item.previousElementSibling, asked.cost);
     }
-    this.finish(item, turn, answer.figures());
+    this.finish(item, turn);
     $("used").textContent = answer.usage ? `${answer.usage.total_tokens} of ${this.context} tokens` : "";
     this.remember();
   }
