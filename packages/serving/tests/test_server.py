@@ -5,7 +5,7 @@ import socket
 import pytest
 from spaninfer_engine import ConfigError
 from spaninfer_serving import Settings
-from spaninfer_serving.server import Server, _url, bind, serve
+from spaninfer_serving.server import Server, bind, serve, url_of
 
 
 def accepted(listener, option):
@@ -44,12 +44,12 @@ def test_the_system_keeps_little_of_an_answer_that_is_not_read():
 
 def test_the_url_is_where_the_listener_is():
     with bind(Settings(port=0)) as listener:
-        assert _url(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert url_of(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_the_url_of_a_server_at_all_addresses_leads_to_it_from_here():
     with bind(Settings(host="0.0.0.0", port=0, no_auth=True)) as listener:
-        assert _url(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert url_of(listener, Settings()) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_a_port_that_is_taken_says_what_to_do():

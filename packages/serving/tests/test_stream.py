@@ -1,6 +1,7 @@
 import asyncio
 import json
 
+import pytest
 from pydantic import BaseModel
 from spaninfer_engine.errors import EngineClosed
 from spaninfer_serving.stream import KEEP_ALIVE, DataEvents, EventStream
@@ -91,6 +92,23 @@ def test_an_error_in_the_middle_is_an_event_before_the_last():
 
     assert (first, last) == ('{"number":0}', "[DONE]")
     assert json.loads(error)["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(EngineClosed("it is gone"), False), (KeyError("fault"), True)]
+)
+def test_an_engine_that_is_gone_is_a_line_in_the_log_for_each_of_its_streams(
+    caplog, error, has_traceback
+):
+    async def failing():
+        yield Chunk(number=0)
+        raise error
+
+    sent(failing())
+
+    (record,) = caplog.records
+    assert record.getMessage() == f"a streamed request failed: {error}"
+    assert bool(record.exc_info) is has_traceback
 
 
 def test_a_client_that_leaves_closes_the_chunks():

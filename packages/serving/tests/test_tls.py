@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from spaninfer_engine import ConfigError
 from spaninfer_serving import Settings
-from spaninfer_serving.server import _url, bind
+from spaninfer_serving.server import bind, url_of
 
 AUTHORITY = trustme.CA()
 BODY = {"prompt": "abc", "max_tokens": 5, "ignore_eos": True}
@@ -84,7 +84,7 @@ def test_who_does_not_speak_tls_is_left_and_others_are_answered(
 def test_the_url_says_that_it_is_encrypted(files: tuple[Path, Path]) -> None:
     settings = Settings(port=0, ssl_certfile=files[0], ssl_keyfile=files[1])
     with bind(settings) as listener:
-        assert _url(listener, settings).startswith("https://127.0.0.1:")
+        assert url_of(listener, settings).startswith("https://127.0.0.1:")
 
 
 def test_files_that_cannot_be_used_are_refused_before_a_model_is_loaded(

@@ -12,7 +12,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from spaninfer_engine import Engine, EngineError, EngineUnavailable
+from spaninfer_engine import Engine, EngineError
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from spaninfer_serving.access_log import ID_HEADER, AccessLog
 from spaninfer_serving.direct import DirectRoutes
 from spaninfer_serving.engine_client import EngineClient, LocalClient
-from spaninfer_serving.error_mapping import problem_of
+from spaninfer_serving.error_mapping import problem_of, unexplained
 from spaninfer_serving.figures import Figures
 from spaninfer_serving.guard import Guard
 from spaninfer_serving.local_names import LocalNames
@@ -142,9 +142,8 @@ def _refuse(request: Request, error: Problem | EngineError) -> JSONResponse:
         return _respond(error)
     problem = problem_of(error, getattr(request.state, "prompt_param", "prompt"))
     if problem.status >= 500:
-        # An engine that has failed said how when it did: later requests are a line each.
-        trace = None if isinstance(error, EngineUnavailable) else error
-        log.error("%s %s: %s", request.method, request.url.path, error, exc_info=trace)
+        place = f"{request.method} {request.url.path}"
+        log.error("%s: %s", place, error, exc_info=unexplained(error))
     return _respond(problem)
 
 

@@ -81,3 +81,11 @@ def busy(message: str) -> Problem:
         code="queue_full",
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
+
+
+def unexplained(error: Exception) -> Exception | None:
+    """Return an error whose traceback a log needs; None of an engine that has failed.
+
+    That said how when it did: the requests that it ends, and later ones, are a line each.
+    """
+    return None if isinstance(error, EngineUnavailable) else error

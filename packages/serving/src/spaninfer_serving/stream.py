@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from spaninfer_serving.error_mapping import STOPPING, problem_of
+from spaninfer_serving.error_mapping import STOPPING, problem_of, unexplained
 from spaninfer_serving.plain_http import PlainCycle
 from spaninfer_serving.replay import plain_cycle
 from spaninfer_serving.wire.errors import Problem
@@ -111,7 +111,7 @@ class EventStream(StreamingResponse):
             except Exception as error:
                 problem = problem_of(error, self._prompt_param)
                 if problem.status >= 500:
-                    log.exception("a streamed request failed")
+                    log.error("a streamed request failed: %s", error, exc_info=unexplained(error))
                 await line.write(self._framing.error(problem))
                 return
             await line.write(self._framing.events(chunk))
