@@ -68,7 +68,7 @@ def test_a_start_that_fails_says_why_in_one_sentence(capfd, refusal):
     said = refusal("bench", "engine", "nowhere", "--only", "startup_first")
 
     of_process = capfd.readouterr().err
-    assert "there is no file or folder 'nowhere'" in of_process
+    assert "there is no model 'nowhere'" in of_process
     assert len(of_process.splitlines()) == 1
     assert said == ""
 

@@ -300,8 +300,11 @@ def locate(model: str | Path) -> tuple[Path, str]:
     path = find_model(model)
     if path is not None:
         return path, model_name(path)
-    near = did_you_mean(str(model), brought)
-    raise ConfigError(f"there is no model {str(model)!r} here{near}; {where_to_get(model)}")
+    names = ", ".join(sorted(brought)) or "none"
+    raise ConfigError(
+        f"there is no model {str(model)!r} (bundled: {names})"
+        f"{did_you_mean(str(model), brought)}; {where_to_get(model)}"
+    )
 
 
 def _options(
