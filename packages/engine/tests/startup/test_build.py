@@ -35,7 +35,7 @@ def test_a_name_that_is_nearly_one_is_answered_with_that(tmp_path, monkeypatch):
     (tmp_path / "Llama-3").mkdir()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    assert "; did you mean 'demo'?" in refused("dem")
+    assert refused("dem").endswith("(bundled: demo); did you mean 'demo'?")
     assert "ORG/NAME (the cache has Qwen/Qwen3-0.6B)" in refused("Qwen3-0.6B")
     assert "ORG/NAME (Qwen/Qwen3-0.6B, for example)" in refused("Qwen3-1.7B")
     assert f"the path of a model (there is {tmp_path / 'Llama-3'})" in refused(tmp_path / "Lama-3")

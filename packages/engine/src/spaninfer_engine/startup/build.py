@@ -301,10 +301,8 @@ def locate(model: str | Path) -> tuple[Path, str]:
     if path is not None:
         return path, model_name(path)
     names = ", ".join(sorted(brought)) or "none"
-    raise ConfigError(
-        f"there is no model {str(model)!r} (bundled: {names})"
-        f"{did_you_mean(str(model), brought)}; {where_to_get(model)}"
-    )
+    way_out = did_you_mean(str(model), brought) or f"; {where_to_get(model)}"
+    raise ConfigError(f"there is no model {str(model)!r} (bundled: {names}){way_out}")
 
 
 def _options(
