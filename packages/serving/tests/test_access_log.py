@@ -118,7 +118,7 @@ def test_a_line_per_request_is_there_for_who_asks(client, caplog):
 
     [line] = [record.message for record in caplog.records if record.name == JOURNAL]
     assert '"POST /v1/completions" 200' in line
-    assert re.search(r" prompt 24, output 1 tokens, [0-9.]+ tok/s req-", line)
+    assert re.search(r" prompt 24, output 1 token, [0-9.]+ tok/s req-", line)
     assert "prompt nobody" not in line
     assert "key=k" not in line
     assert "Bearer" not in line
@@ -132,6 +132,17 @@ def test_the_line_counts_the_tokens_of_all_choices_and_each_prompt_once(client, 
 
     [line] = [record.message for record in caplog.records if record.name == JOURNAL]
     assert " prompt 5, output 12 tokens, " in line
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_with_an_unknown_id_is_refused_without_tokens(client, caplog, stream):
+    before = re.findall(r"prompt_tokens_count.*", client.get("/metrics").text)
+    with caplog.at_level(logging.INFO, JOURNAL):
+        client.post("/v1/completions", json={"prompt": [10**6], "stream": stream})
+
+    [line] = [record.message for record in caplog.records if record.name == JOURNAL]
+    assert re.search(r" 400 [0-9.]+ ms req-", line)
+    assert re.findall(r"prompt_tokens_count.*", client.get("/metrics").text) == before != []
 
 
 def test_a_refusal_and_a_page_have_a_line_without_tokens(client, caplog):

@@ -59,10 +59,17 @@ class Tally:
         """Return it in words, with the rate over the whole request; empty if nothing ended."""
         if not self.prompt_tokens:
             return ""
-        if not self.output_tokens:  # vectors, scores and labels
-            return f"texts {self.prompt_tokens} tokens, {self.prompt_tokens / lasted_s:.1f} tok/s "
+        if self.asked is None:  # vectors, scores and labels
+            return (
+                f"texts {_tokens(self.prompt_tokens)}, {self.prompt_tokens / lasted_s:.1f} tok/s "
+            )
         rate = self.output_tokens / lasted_s
-        return f"prompt {self.prompt_tokens}, output {self.output_tokens} tokens, {rate:.1f} tok/s "
+        output = _tokens(self.output_tokens)
+        return f"prompt {self.prompt_tokens}, output {output}, {rate:.1f} tok/s "
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 class AccessLog:

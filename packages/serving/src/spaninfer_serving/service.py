@@ -334,6 +334,8 @@ class Service:
 
         def ended(output: Output) -> None:
             assert output.usage is not None
+            if output.error is not None and output.usage.scheduled_s is None:
+                return  # refused: no step has seen it
             self.metrics.note(output.usage)
             tally.add(output)
 
