@@ -302,3 +302,17 @@ def test_a_drained_server_finishes_what_runs(several: Running) -> None:
     assert not several.thread.is_alive()
     with pytest.raises(ConnectionRefusedError):
         open_answer(several.address, "/health")
+
+
+def test_a_prompt_that_the_engine_refuses_is_counted_nowhere(several: Running) -> None:
+    def counts() -> list[str]:
+        connection, answer = open_answer(several.address, "/metrics", key=ADMIN)
+        lines = answer.read().decode().splitlines()
+        connection.close()
+        return [line for line in lines if "prompt_tokens_count" in line]
+
+    before = counts()
+    status, _ = ask(several.address, "/v1/completions", {"prompt": [10**6], "max_tokens": 2})
+
+    assert status == 400
+    assert counts() == before != []
