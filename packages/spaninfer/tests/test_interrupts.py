@@ -42,9 +42,9 @@ def test_ctrl_c_that_a_callback_of_c_swallows_comes_again_and_nothing_is_printed
     """LLVM calls back for every kernel that is loaded; Python cannot raise through it."""
     program = (
         "import ctypes, os, signal, time\n"
-        "from spaninfer.interrupts import deliver_ignored\n"
+        "from spaninfer.interrupts import Swallowed\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "deliver_ignored()\n"
+        "listening = Swallowed()\n"
         "@ctypes.CFUNCTYPE(None)\n"
         "def callback():\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
@@ -64,8 +64,8 @@ def test_ctrl_c_that_a_callback_of_c_swallows_comes_again_and_nothing_is_printed
 
 def test_what_else_is_ignored_is_still_told():
     program = (
-        "from spaninfer.interrupts import deliver_ignored\n"
-        "deliver_ignored()\n"
+        "from spaninfer.interrupts import Swallowed\n"
+        "listening = Swallowed()\n"
         "class Broken:\n"
         "    def __del__(self): raise ValueError('a finalizer')\n"
         "Broken()\n"

@@ -71,6 +71,31 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_an_error_that_follows_from_a_swallowed_ctrl_c_ends_it_without_a_word(tmp_path):
+    """As of LLVM, whose callback stores the code that it has made."""
+    interrupted = (
+        "import ctypes, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "@ctypes.CFUNCTYPE(None)\n"
+        "def callback():\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    for _ in range(1000): pass\n"
+        "callback()\n"
+        "raise RuntimeError('no compiled object yet')\n"
+    )
+    (tmp_path / "typer.py").write_text(interrupted, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "spaninfer", "--version"],
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_instructions_that_the_environment_names_and_the_cpu_lacks_are_told_in_a_sentence():
     done = subprocess.run(
         [sys.executable, "-m", "spaninfer", "info"],

@@ -10,7 +10,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from spaninfer import interrupts
+from spaninfer.interrupts import Swallowed
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -20,8 +20,19 @@ NO_THREAD = "no thread can be started: too little memory, or too many processes 
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a word, also in the second of its imports."""
-    interrupts.deliver_ignored()
+    """Run the command line. Ctrl-C ends it without a word, wherever it is."""
+    swallowed = Swallowed()
+    try:
+        _run()
+    except Exception:
+        if swallowed.again is None:
+            raise
+        swallowed.again.cancel()
+        sys.exit(130)
+
+
+def _run() -> None:
+    """Run the command line; errors of the machine are a sentence."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # models write what code pages of Windows lack
             stream.reconfigure(errors="replace")

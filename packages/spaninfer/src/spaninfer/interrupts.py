@@ -14,31 +14,34 @@ AGAIN_S = 0.05
 """When an interrupt comes once more that was swallowed: the code that did so has ended by then."""
 
 
-def deliver_ignored() -> None:
-    """Have Ctrl-C come again, and say nothing, where it was raised in code that cannot pass it on.
+class Swallowed:
+    """Ctrl-C that was raised in code that cannot pass it on; it comes again, and nothing is said.
 
     Callbacks that a library in C calls, and finalizers, are such code: Python prints what they
-    raise, and the program goes on. LLVM calls one for every kernel that is loaded. To be called in
-    the main thread.
+    raise, and the program goes on. LLVM calls one for every kernel that is loaded. Until it comes
+    again, `again` is set: an error in between is of a library whose callback was cut short.
     """
-    before, main = sys.unraisablehook, threading.get_ident()
 
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+    def __init__(self) -> None:
+        """Begin to listen; to be called in the main thread."""
+        self.again: threading.Timer | None = None
+        self._before, self._main = sys.unraisablehook, threading.get_ident()
+        sys.unraisablehook = self._hear
+
+    def _hear(self, unraisable: sys.UnraisableHookArgs) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
-            before(unraisable)
+            self._before(unraisable)
             return
-        again = threading.Timer(AGAIN_S, _interrupt, [main])
-        again.daemon = True
-        again.start()
+        self.again = threading.Timer(AGAIN_S, self._interrupt)
+        self.again.daemon = True
+        self.again.start()
 
-    sys.unraisablehook = hook
-
-
-def _interrupt(thread: int) -> None:
-    if hasattr(signal, "pthread_kill"):  # which wakes a thread that waits, too
-        signal.pthread_kill(thread, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+    def _interrupt(self) -> None:
+        self.again = None
+        if hasattr(signal, "pthread_kill"):  # which wakes a thread that waits, too
+            signal.pthread_kill(self._main, signal.SIGINT)
+        else:
+            _thread.interrupt_main()
 
 
 class Interrupts:
