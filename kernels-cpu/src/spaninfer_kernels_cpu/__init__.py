@@ -33,6 +33,7 @@ from spaninfer_kernels_cpu.attention.sparse_attention import select_keys
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.elementwise.coded_rows_call import embed_codes_call
 from spaninfer_kernels_cpu.elementwise.formula_call import (
     ADD,
     SCALE,
@@ -193,6 +194,7 @@ __all__ = [
     "compile_all",
     "copy_call",
     "embed_call",
+    "embed_codes_call",
     "experts",
     "formula_call",
     "gate_formula",

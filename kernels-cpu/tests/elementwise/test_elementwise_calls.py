@@ -9,8 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as definition
+from code_forms import FORMS, PAIR, made, meant
 from numpy.typing import NDArray
+from spaninfer_kernels_cpu import FormatError, pack_codes
 from spaninfer_kernels_cpu.elementwise import (
+    coded_rows_call,
     formula_call,
     gather_call,
     norm_call,
@@ -58,6 +61,33 @@ def test_embeddings_are_rows_of_a_table_in_its_own_format(dtype: Any) -> None:
     )
 
     np.testing.assert_array_equal(out, table[ids + 3].astype(np.float32) * np.float32(0.5))
+
+
+SINGLE = [name for name, form in FORMS.items() if form.codes.bits != PAIR]
+
+
+@pytest.mark.parametrize("channels", [256, 300, 512])
+@pytest.mark.parametrize("name", SINGLE)
+def test_embeddings_are_rows_of_packed_codes_to_the_bit(name: str, channels: int) -> None:
+    codes = made(name, 1, 150, channels)
+    table, numbers = pack_codes([codes], FORMS[name]), meant(name, codes)[0].astype(np.float32)
+    ids, out = RNG.integers(0, 147, T).astype(np.int32), _among_others(T, channels)
+    place = _place(ids)
+
+    call = coded_rows_call.embed_codes_call(
+        table, ids=place.ctypes.data, out=_rows(out), offset=3, scale=0.3
+    )
+    _run([call])
+
+    np.testing.assert_array_equal(out, numbers[ids + 3] * np.float32(0.3))
+
+
+def test_rows_are_not_read_from_pairs() -> None:
+    name = "pairs_g32"
+    table = pack_codes([made(name, 1, 64, 64)], FORMS[name])
+
+    with pytest.raises(FormatError, match="codes of one number"):
+        coded_rows_call.embed_codes_call(table, ids=0, out=Matrix(0, 0))
 
 
 def test_wanted_rows_are_taken() -> None:

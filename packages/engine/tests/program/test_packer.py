@@ -51,10 +51,13 @@ class _Ops(ReferenceOps):
 
 
 class _OneLayout(_Ops):
-    """Lays out plain numbers for GEMMs as tables."""
+    """Lays out plain numbers for GEMMs as wide ones, and codes of tables as for GEMMs."""
 
     def expanded_layout(self, layout: str) -> str:
         return "wide" if layout == "gemm" else layout
+
+    def coded_layout(self, layout: str) -> str:
+        return "gemm" if layout == "table" else layout
 
 
 class _Noting(_Ops):
@@ -141,6 +144,7 @@ def test_plain_numbers_are_packed_once_for_layouts_in_which_they_lie_alike() -> 
 
     assert head is table
     assert isinstance(codes, _Codes)
+    assert packer([_use("a")], "table") is codes
     assert packer([_use("a")], "wide") is not codes
     assert len(packer.quantised) == 2
 

@@ -76,6 +76,10 @@ class Ops(Protocol, Generic[A]):
         """Name the layout that plain numbers have in this one: a tied head is its table, then."""
         ...
 
+    def coded_layout(self, layout: str) -> str:
+        """Name the layout that codes have in this one: a tied head's are its table's, then."""
+        ...
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> A:
         """Return checkpoint arrays, concatenated along the first axis, in a layout of ours."""
         ...

@@ -6,7 +6,7 @@ A quantised weight reaches a backend as it is stored where the backend has a ker
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
@@ -75,12 +75,15 @@ class Packer(Generic[A]):
         stored = [[entry for entry in each if entry is not None] for each in entries]
         known = [entry for each in stored for entry in each]
         whole = list(map(len, stored)) == list(map(len, entries))
-        packed = self._pack_as_stored(uses, layout, stored) if whole else None
-        is_expanded = packed is None
-        if packed is None and (expanded := self._ops.expanded_layout(layout)) != layout:
-            return self(uses, expanded)
-        if packed is None:
+        pack = self._packer_as_stored(uses, layout, stored) if whole else None
+        is_expanded = pack is None
+        kept = self._ops.expanded_layout if is_expanded else self._ops.coded_layout
+        if kept(layout) != layout:
+            return self(uses, kept(layout))
+        if pack is None:
             packed = self._ops.pack([self.expanded(use) for use in uses], layout)
+        else:
+            packed = pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
         if known:
             formats = frozenset(entry.format for entry in known)
             stored_bytes = sum(entry.num_bytes for entry in known)
@@ -88,16 +91,16 @@ class Packer(Generic[A]):
             self.quantised.append(use)
         return packed
 
-    def _pack_as_stored(
+    def _packer_as_stored(
         self, uses: Sequence[Use], layout: str, stored: Sequence[Sequence[QuantizedEntry]]
-    ) -> A | None:
-        """Return the codes in the backend's order; None where it has no kernel for them."""
+    ) -> Callable[[Sequence[QuantizedWeight]], A] | None:
+        """Return what puts codes into the backend's order; None where it has no kernel for them."""
         formats = [entry.format for each in stored for entry in each]
         pack = self._ops.quantized_packer(formats, layout)
         is_mixed = any(len({entry.format for entry in each}) > 1 for each in stored)
         if pack is None or is_mixed or not all(map(_keeps_codes, uses, stored)):
             return None
-        return pack([_load(use, each) for use, each in zip(uses, stored, strict=True)])
+        return pack
 
     def expanded(self, use: Use) -> Packable:
         """Return the numbers of a use, read anew."""

@@ -387,7 +387,9 @@ class WeightCount:
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
-        self._bytes: dict[tuple[object, ...], int] = {}  # by name and layout
+        self._bytes: dict[
+            int, int
+        ] = {}  # by identity, for a table may be the head: `pack` keeps all
 
     @property
     def num_bytes(self) -> int:
@@ -397,8 +399,7 @@ class WeightCount:
     def __call__(self, uses: Sequence[Use], layout: str) -> Any:
         """Return the packed weight of these uses."""
         packed: Any = self._pack(uses, layout)
-        names = ((use.tensors, use.stacked, use.view) for use in uses)
-        self._bytes[layout, *names] = packed_bytes(packed)
+        self._bytes[id(packed)] = packed_bytes(packed)
         return packed
 
 

@@ -138,7 +138,7 @@ def estimated_weight_bytes(
         return prod(weight.shape) * known / 8
 
     held = sum(map(taken, _held(asked, model, stored.formats)))
-    is_packed = bool(asked.quantize) or compute.device == "cpu"
+    is_packed = bool(asked.quantize) or (compute.device == "cpu" and table not in kept)
     if is_packed and isinstance(model, Decoder) and model.head.tied:
         held += prod(model.embedding.table.shape) * bits / 8  # a head of its own beside the table
     return int(held)

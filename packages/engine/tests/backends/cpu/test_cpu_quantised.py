@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gguf_model import random_blocks
 from published import METHODS, Method
+from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cpu.quantised import (
@@ -169,6 +170,14 @@ def test_the_backend_takes_codes_for_products_unless_another_format_was_requeste
     assert CpuOps().quantized_packer(formats, EXACT_PRODUCT) is None  # of a router
     assert CpuOps().quantized_packer(formats, TURNED_STACK) is None
     assert CpuOps(format=Format("bfloat16")).quantized_packer(formats, PRODUCT) is None
+
+
+def test_a_table_is_the_panels_of_the_head_unless_gemms_take_another_format():
+    formats, requested = [_of_gguf("Q4_0").format], CpuOps(format=Format("bfloat16"))
+
+    assert CpuOps().coded_layout(TABLE) == PRODUCT
+    assert requested.coded_layout(TABLE) == TABLE
+    assert requested.quantized_packer(formats, TABLE) is not None
 
 
 def test_gguf_dequantises_what_the_fixture_makes():

@@ -14,9 +14,11 @@ from spaninfer_kernels_cpu import (
     Formula,
     Indirect,
     LayerNorm,
+    Packed,
     RmsNorm,
     activation_formula,
     embed_call,
+    embed_codes_call,
     formula_call,
     gate_formula,
     gather_rows_call,
@@ -50,8 +52,10 @@ def learned_positions(operation: Operation, pack: Pack) -> Write:
 def _rows_of(
     to: Recorder, table: Any, ids: Indirect, *, scale: float = 1.0, offset: int = 0
 ) -> Values:
-    out = to.new(table.shape[1], per_logit=False)
-    to.calls.append(embed_call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
+    coded = isinstance(table, Packed)
+    call = embed_codes_call if coded else embed_call
+    out = to.new(table.layout.channels if coded else table.shape[1], per_logit=False)
+    to.calls.append(call(table, ids=ids, out=out.rows, scale=scale, offset=offset))
     return (out,)
 
 

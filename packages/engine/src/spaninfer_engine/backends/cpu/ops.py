@@ -155,14 +155,19 @@ class CpuOps(ReferenceOps):
             return np.require(super().pack(arrays, "stored"), requirements=["C", "ALIGNED"])
         return super().pack(arrays, layout)
 
+    def coded_layout(self, layout: str) -> str:
+        """Rows of a table are read from the panels of GEMMs, where these hold a file's codes."""
+        return PRODUCT if layout == TABLE and self._format is None else layout
+
     def quantized_packer(
         self, formats: Sequence[WeightFormat], layout: str
     ) -> Callable[[Sequence[QuantizedWeight]], Any] | None:
-        """Return what packs weights in these formats for GEMMs with their codes.
+        """Return what packs weights in these formats for GEMMs with their codes, and for tables.
 
-        None where no GEMM has their codes, and where another format was requested.
+        None where no GEMM has their codes, and for GEMMs where another format was requested.
         """
-        if self._format is not None or layout not in (PRODUCT, STACK):
+        is_product = layout in (PRODUCT, STACK) and self._format is None
+        if not is_product and layout != TABLE:
             return None
         format = kernel_format(formats)
         return None if format is None else partial(pack_quantised, format=format)

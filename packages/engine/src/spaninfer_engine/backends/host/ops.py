@@ -52,6 +52,10 @@ class HostOps:
         """Layouts differ in how numbers lie."""
         return layout
 
+    def coded_layout(self, layout: str) -> str:
+        """Nothing is computed with codes."""
+        return layout
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
         """Return the array in a layout; without a copy where it already has it."""
         array = np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)

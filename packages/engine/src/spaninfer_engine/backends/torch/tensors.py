@@ -53,6 +53,10 @@ class TorchTensors:
         """There is one layout."""
         return layout
 
+    def coded_layout(self, layout: str) -> str:
+        """Codes lie as each layout has them."""
+        return layout
+
     def pack(self, arrays: Sequence[Packable], layout: str) -> Tensor:
         """Copy to the device, in this backend's dtype."""
         if self._grid is not None and layout in (ROUNDED, TURNED):
