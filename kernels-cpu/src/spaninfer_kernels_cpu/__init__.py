@@ -33,7 +33,6 @@ from spaninfer_kernels_cpu.attention.sparse_attention import select_keys
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
-from spaninfer_kernels_cpu.elementwise.coded_rows_call import embed_codes_call
 from spaninfer_kernels_cpu.elementwise.formula_call import (
     ADD,
     SCALE,
@@ -83,6 +82,7 @@ from spaninfer_kernels_cpu.moe.experts import experts
 from spaninfer_kernels_cpu.moe.experts_call import ExpertCounts, ExpertWeights, num_segments
 from spaninfer_kernels_cpu.moe.route_call import Routes, route_call
 from spaninfer_kernels_cpu.profile import OUTSIDE, OperatorTimes, operator_times
+from spaninfer_kernels_cpu.quantisation.coded_rows_call import embed_codes_call
 from spaninfer_kernels_cpu.quantisation.codes import (
     PLANES,
     Codes,

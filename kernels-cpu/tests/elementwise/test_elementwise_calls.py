@@ -13,13 +13,13 @@ from code_forms import FORMS, PAIR, made, meant
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import FormatError, pack_codes
 from spaninfer_kernels_cpu.elementwise import (
-    coded_rows_call,
     formula_call,
     gather_call,
     norm_call,
     rope_call,
     scale_call,
 )
+from spaninfer_kernels_cpu.quantisation import coded_rows_call
 from spaninfer_kernels_cpu.runtime.call import Call, Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
 from gguf_model import HIDDEN, write_gguf
+from ml_dtypes import bfloat16
 from random_llama import write_model
 from spaninfer_engine.config import Quantize
 from spaninfer_engine.convert import convert
