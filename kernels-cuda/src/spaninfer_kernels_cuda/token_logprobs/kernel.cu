@@ -1,13 +1,13 @@
-// Log-probabilities of given tokens, and the most likely tokens beside them: a block for each token.
+// Log-probabilities of given tokens, and the most likely tokens beside them: a block per token.
 //
 //   chosen[n] = x[t] - log(sum over i of exp(x[i])),  x = logits[rows[n]], t = token_ids[n]
 //   ranks[n]  = 1 + number of x[i] > x[t], and of x[i] == x[t] with i < t
 //   top_ids[n k], top[n k]: the k + 1st most likely token, of equally likely ones the smaller id
 //
 // A row is read once. Every thread keeps the maximum of what it has read, and the sum relative to
-// it. The `num_top`th largest maximum of groups of threads is a bound that at least so many elements
-// reach: threads whose maximum reaches it, few of all, read their elements again and list them. If
-// the list overflows (thousands of equal logits), the largest are found one after the other.
+// it. The `num_top`th largest maximum of groups of threads is a bound that at least so many
+// elements reach: threads whose maximum reaches it, few of all, read their elements again and list
+// them. If the list overflows (thousands of equal logits), the largest are found one by one.
 //
 // Macros: T (element), THREADS.
 // Demands: num_top <= kGroups; elements of a row contiguous.
@@ -31,7 +31,8 @@ __device__ __forceinline__ float exp2_fast(float x) {
 // Larger for larger values, and of equal ones for smaller ids; never 0.
 __device__ __forceinline__ Key key_of(float x, int id) {
   const unsigned bits = __float_as_uint(x + 0.0f);  // -0 becomes +0
-  const unsigned ordered = bits ^ (static_cast<unsigned>(static_cast<int>(bits) >> 31) | 0x80000000u);
+  const unsigned sign = static_cast<unsigned>(static_cast<int>(bits) >> 31);
+  const unsigned ordered = bits ^ (sign | 0x80000000u);
   return static_cast<Key>(ordered) << 32 | ~static_cast<unsigned>(id);
 }
 

@@ -263,7 +263,9 @@ class CudaOps(TorchOps):
             values_in_keys=group.values_in_keys,
         )
         shape = num_spans, layout.span_stride
-        memory = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        # Prefill reads whole blocks of keys, also what a window hides in front of them: spans that
+        # perhaps nobody has written, whose weight of 0 does not hide a NaN in their values.
+        memory = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
         if self._format not in FORMATS.values():
             return SpanCache(memory, memory, memory)  # codes, which only kernels read
