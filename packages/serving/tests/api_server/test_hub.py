@@ -290,20 +290,6 @@ def _delete(address: tuple[str, int], path: str) -> int:
     return response.status
 
 
-def test_a_drained_server_finishes_what_runs(several: Running) -> None:
-    """The last test: it ends the servers."""
-    body = {"prompt": "a", "max_tokens": 200, "stream": True, **GREEDY}
-    connection, response = open_answer(several.address, "/v1/completions", body)
-    response.readline()
-    several.servers.drain_soon()
-    assert b"[DONE]" in response.read()
-    connection.close()
-    several.thread.join(120)
-    assert not several.thread.is_alive()
-    with pytest.raises(ConnectionRefusedError):
-        open_answer(several.address, "/health")
-
-
 def test_a_prompt_that_the_engine_refuses_is_counted_nowhere(several: Running) -> None:
     def counts() -> list[str]:
         connection, answer = open_answer(several.address, "/metrics", key=ADMIN)
@@ -316,3 +302,17 @@ def test_a_prompt_that_the_engine_refuses_is_counted_nowhere(several: Running) -
 
     assert status == 400
     assert counts() == before != []
+
+
+def test_a_drained_server_finishes_what_runs(several: Running) -> None:
+    """The last test: it ends the servers."""
+    body = {"prompt": "a", "max_tokens": 200, "stream": True, **GREEDY}
+    connection, response = open_answer(several.address, "/v1/completions", body)
+    response.readline()
+    several.servers.drain_soon()
+    assert b"[DONE]" in response.read()
+    connection.close()
+    several.thread.join(120)
+    assert not several.thread.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        open_answer(several.address, "/health")
