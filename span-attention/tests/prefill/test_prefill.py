@@ -459,7 +459,8 @@ NAN_BYTE = 0xFF  # of it, every float format makes NaN
 class Case:
     """Arguments of a prefill of slices (rows, length), in layer 1 of 2.
 
-    Whatever is no key or value of a slice is NaN in the cache, and no span in the tables.
+    Whatever is no key or value of a slice is NaN in the cache, and no span in the tables; what a
+    window hides from all rows of a slice is a span of NaN, as one that was never written.
     """
 
     def __init__(
@@ -499,9 +500,13 @@ class Case:
         self.cache = np.full(num_spans * self.layout.span_stride, NAN_BYTE, np.uint8)
         free = iter(draw.permutation(num_spans))
         self.kept = []
+        never_written = next(free)
         for row, length, count in zip(self.rows, lengths, spans_of, strict=True):
             self.tables[row, :count] = [next(free) for _ in range(count)]
             self.kept.append(self._fill(draw, self.tables[row], length))
+        if window:
+            for row, unseen in zip(self.rows, (lengths - counts - window) // span_len, strict=True):
+                self.tables[row, : max(unseen, 0)] = never_written
 
     def _fill(self, draw, table, length):
         """Write random keys and values of one request; return what attention must read."""

@@ -54,12 +54,13 @@ struct Table {
   }
 };
 
-// Brings the elements first .. first + kSize - 1 of BLOCK tokens into rows of kPitch; zeros for
-// tokens after `last`, and for elements from kWidth on. Floats arrive with this thread's next group
-// of copies, codes at once.
+// Brings the elements first .. first + kSize - 1 of BLOCK tokens into rows of kPitch: those that the
+// tile sees, and in place of earlier ones, which may be of no span, its first; zeros for later ones
+// and for elements from kWidth on. Floats arrive with this thread's next group of copies, codes at
+// once.
 template <int kSize, int kPitch, int kWidth>
 __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int first, int token,
-                                      int last, const Table& table) {
+                                      const Tile& tile, const Table& table) {
   constexpr int kBits = Storage<STORED>::kBits, kPerCopy = 128 / kBits;
   constexpr int kCopies = kSize / kPerCopy;
   static_assert(kSize % kPerCopy == 0, "whole copies of 16 bytes");
@@ -67,9 +68,9 @@ __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int fi
 #pragma unroll 2  // the addresses of more do not fit the registers beside the sums
   for (int i = threadIdx.x; i < BLOCK * kCopies; i += kThreads) {
     const int row = i / kCopies, copy = i % kCopies;
-    const bool is_row = token + row <= last;
+    const bool is_row = token + row <= tile.last_key;
     const bool is_there = is_row && first + copy * kPerCopy < kWidth;
-    const int at = is_row ? token + row : last;
+    const int at = min(max(token + row, tile.first_key), tile.last_key);
     const long long span = table.span(at), place = table.place(at);
     const char* source =
         codes + span * from.span + place * from.token + (RAGGED && !is_there ? 0 : copy * 16);
@@ -135,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
               query + (tile.row + row) * query_stride + head * query_head + element, is_there);
     }
     fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, last_block * BLOCK,
-                                          tile.last_key, table);
+                                          tile, table);
 
     float acc[M_TILES][VALUE_TILE / 8][4] = {};
     Rows states[M_TILES];
@@ -162,8 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       __syncthreads();  // keys are there, and the values of the block before have been read
       if constexpr (!IN_KEYS) {
         fetch<VALUE_TILE, kValuePitch, kValueWidth>(value_tile, value_array, kv_head,
-                                                    chunk * VALUE_TILE, first_key, tile.last_key,
-                                                    table);
+                                                    chunk * VALUE_TILE, first_key, tile, table);
       }
 
       float s[M_TILES][kFragments][4] = {};
@@ -209,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         __syncthreads();  // values are there, and the keys have been read
         if (block > first_block) {
           fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
-                                                tile.last_key, table);
+                                                tile, table);
         }
       }
 #pragma unroll
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (block > first_block) {
           __syncthreads();  // the only buffer has been read
           fetch<KEY_SIZE, kKeyPitch, kKeyWidth>(key_tile, key_array, kv_head, 0, first_key - BLOCK,
-                                                tile.last_key, table);
+                                                tile, table);
         }
       }
     }

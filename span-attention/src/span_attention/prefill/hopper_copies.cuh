@@ -63,6 +63,7 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     const Task& task = shared.task[task_turn.stage];
     const int kv_head = task.kv_head, first_block = task.first_block, last_block = task.last_block;
     const int last_box = task.tile.last_key / launch.box_tokens;
+    const int first_box = task.tile.first_key / launch.box_tokens;
     const int* table = task.table;
     const int first_row = task.tile.slice;  // RAGGED
     if (task.num_parts == 0) return;
@@ -71,10 +72,12 @@ __device__ __forceinline__ void bring_keys(Shared& shared, const Launch& launch,
     task_turn.next();
     wait_for_kernel_before();  // returns at once after the first task
     for (int block = last_block; block >= first_block; --block) {
-      // Boxes past the last position copy that one's again: it is there, and finite.
+      // Boxes past the last position copy that one's again, those in front of a window its first:
+      // they are there, and finite, where others may be of no span that was ever written.
       const auto token_of = [&](int box) {
         if constexpr (RAGGED) return first_row + block * BLOCK;
-        return min(block * (BLOCK / launch.box_tokens) + box, last_box) * launch.box_tokens;
+        const int at = block * (BLOCK / launch.box_tokens) + box;
+        return min(max(at, first_box), last_box) * launch.box_tokens;
       };
       const auto span_of = [&](int token) {
         return RAGGED ? 0 : table[token >> launch.span_shift];
