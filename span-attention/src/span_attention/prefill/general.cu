@@ -56,8 +56,8 @@ struct Table {
 
 // Brings the elements first .. first + kSize - 1 of BLOCK tokens into rows of kPitch: those that
 // the tile sees, and in place of earlier ones, which may be of no span, its first; zeros for later
-// ones and for elements from kWidth on. Floats arrive with this thread's next group of copies, codes
-// at once.
+// ones and for elements from kWidth on. Floats arrive with this thread's next group of copies,
+// codes at once.
 template <int kSize, int kPitch, int kWidth>
 __device__ __forceinline__ void fetch(T* to, const Array& from, int head, int first, int token,
                                       const Tile& tile, const Table& table) {
