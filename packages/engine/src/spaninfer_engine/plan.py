@@ -3,7 +3,8 @@
 The runner keeps the tokens of every sequence that has entered, so a plan names positions, not
 ids: a position below the prompt's length holds an id that came with `NewSequence`, a later one the
 token that an earlier step sampled. A plan can therefore be written before the step in front of it
-has finished. Everything here is plain data: it can be printed, sent to other ranks and replayed.
+has finished. Everything here is data that can be printed, kept and replayed, and sent to other
+processes, but for the mask function and the compiled grammar of a `NewSequence`.
 """
 
 from __future__ import annotations
