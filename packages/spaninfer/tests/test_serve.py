@@ -111,6 +111,23 @@ EACH_WAY = pytest.mark.parametrize("api_servers", ["0", "1"])  # in one process,
 
 
 @EACH_WAY
+def test_a_model_that_is_served_under_several_names_answers_to_each(api_servers):
+    names = ("--served-model-name", "fables", "--served-model-name", "gpt-4o-mini")
+
+    with served("--api-server-count", api_servers, *names, hangs=None) as server:
+        assert "(model: fables, gpt-4o-mini)" in server.wait_for(r"OpenAI API .*")[0]
+        listed = server.ask("/v1/models")[1]["data"]
+        answers = [
+            server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 1} | asked)[1]["model"]
+            for asked in ({}, {"model": "gpt-4o-mini"})
+        ]
+        assert server.end() == 0
+
+    assert [each["id"] for each in listed] == ["fables", "gpt-4o-mini"]
+    assert answers == ["fables", "gpt-4o-mini"]
+
+
+@EACH_WAY
 def test_a_server_whose_engine_failed_says_so_to_probes_clients_and_its_supervisor(api_servers):
     with served("--api-server-count", api_servers, hangs=False) as server:
         first, _ = server.ask("/v1/completions", ASKED)

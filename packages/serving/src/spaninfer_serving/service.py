@@ -114,7 +114,7 @@ class Service:
 
     @property
     def model(self) -> str:
-        """The name under which the model is served."""
+        """The name of the model, the first where it has several."""
         return self.engine.resolved.name
 
     @property
@@ -133,15 +133,25 @@ class Service:
                 code="unsupported_task",
             )
 
-    def check_model(self, asked: str | None) -> None:
-        """Raise Problem where a request names another model."""
-        if asked is not None and asked != self.model:
-            raise Problem(
-                404,
-                f"the model {asked!r} does not exist; this server has {self.model!r}",
-                param="model",
-                code="model_not_found",
-            )
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the model, the first first."""
+        return (self.model, *self.settings.further_names)
+
+    def named(self, asked: str | None) -> str:
+        """Return the name that an answer carries: the one that was asked for, or the first.
+
+        Raises Problem where that is another model's.
+        """
+        if asked is None or asked in self.names:
+            return asked or self.model
+        names = ", ".join(map(repr, self.names))
+        raise Problem(
+            404,
+            f"the model {asked!r} does not exist; this server has {names}",
+            param="model",
+            code="model_not_found",
+        )
 
     def ask_chat(
         self, body: ChatRequest, placement: Placement, media: ReadMedia, check: Check
@@ -202,12 +212,12 @@ class Service:
 
     def apply_template(self, body: TemplateRequest, check: Check) -> TemplateResponse:
         """Return the prompt of a conversation."""
-        self.check_model(body.model)
+        self.named(body.model)
         return TemplateResponse(prompt=self.render(body, check).text)
 
     def tokenize(self, body: TokenizeRequest, media: ReadMedia, check: Check) -> TokenizeResponse:
         """Return the token ids of a text or a conversation, however many they are."""
-        self.check_model(body.model)
+        self.named(body.model)
         if body.prompt is None:
             ids = list(self.chat_ids(body, media, check)[0])
         else:
@@ -224,7 +234,7 @@ class Service:
 
     def detokenize(self, body: DetokenizeRequest, check: Check) -> DetokenizeResponse:
         """Return the text of token ids."""
-        self.check_model(body.model)
+        self.named(body.model)
         check()
         words = self.engine.tokenizer
         for place, token_id in enumerate(body.tokens):
@@ -297,13 +307,13 @@ class Service:
             raise PromptTooLong(len(ids), self.engine.context)
 
     def _envelope(self, prefix: str, body: SamplingFields) -> ResponseMeta:
-        self.check_model(body.model)
+        name = self.named(body.model)
         if body.stream_options is not None and not body.stream:
             raise Problem(400, "stream_options needs stream to be true", param="stream_options")
         usage = body.stream_options is not None and body.stream_options.include_usage
         return ResponseMeta.new(
             prefix,
-            self.model,
+            name,
             FINGERPRINT,
             include_usage=usage,
             token_ids=body.return_token_ids,

@@ -57,6 +57,7 @@ class Settings:
     priority_keys: tuple[str, ...] = ()  # further ones, whose requests may set `priority`
     user_keys: tuple[UserKey, ...] = ()  # further ones, of a file
     admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may operate the server, too
+    further_names: tuple[str, ...] = ()  # of the model, beside the one that the engine has
     no_auth: bool = False  # serve an open address without a key
     share_prefixes: bool = False  # and media, and schemas, between requests with different keys
     max_body_bytes: int | None = None  # None: what the model's context has use for
@@ -82,6 +83,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
+        if "" in self.further_names:
+            raise ConfigError("a name of the model is empty; give --served-model-name a name")
         if self.max_body_bytes is not None and self.max_body_bytes < 1:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:

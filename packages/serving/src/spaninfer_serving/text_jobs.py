@@ -44,10 +44,11 @@ PIECE_NUMBERS = 1 << 14  # of vectors, whose JSON is made at once: 6 ms of one c
 
 @dataclass(frozen=True, slots=True)
 class TextJob:
-    """Texts of a request as token ids, and whose they are."""
+    """Texts of a request as token ids, whose they are, and for which model."""
 
     texts: tuple[Text, ...]
     client: Client
+    model: str  # by the name that was asked for
 
     @property
     def usage(self) -> TextUsage:
@@ -66,7 +67,7 @@ class TextService:
         self, body: EmbeddingRequest | ClassifyRequest, client: Client, check: Check
     ) -> TextJob:
         """Return the texts of a request; raises Problem, an engine error, or what `check` does."""
-        self.service.check_model(body.model)
+        name = self.service.named(body.model)
         engine = self.service.engine
         texts: Sequence[str | Sequence[int]] = texts_of(body.input)
         self._check_count(len(texts), "input")
@@ -81,7 +82,7 @@ class TextService:
                 self._probe(text, body)
             truncate = body.truncate_prompt_tokens is not None
             encoded.append(engine.encode_text(text, number=number, truncate=truncate, **given))
-        return TextJob(tuple(encoded), client)
+        return TextJob(tuple(encoded), client, name)
 
     def ask_score(self, body: ScoreRequest, client: Client, check: Check) -> TextJob:
         """Return the pairs of a request, as `ask_texts` does."""
@@ -101,14 +102,14 @@ class TextService:
         client: Client,
         check: Check,
     ) -> TextJob:
-        self.service.check_model(body.model)
+        name = self.service.named(body.model)
         self._check_count(len(documents), "documents")
         for text in {*queries, *documents}:
             self._probe(text, body)
         check()
         truncate = body.truncate_prompt_tokens is not None
         texts = self.service.engine.encode_pairs(queries, documents, truncate=truncate)
-        return TextJob(tuple(texts), client)
+        return TextJob(tuple(texts), client, name)
 
     async def rows(self, job: TextJob) -> Rows:
         """Return the rows of a job's texts, and note how long they took."""
@@ -124,7 +125,7 @@ class TextService:
         vectors = self.service.engine.vectors_of(
             rows, normalize=body.normalize, dimensions=body.dimensions
         )
-        return _pieces(vectors, body.encoding_format, self.service.model, job.usage)
+        return _pieces(vectors, body.encoding_format, job.model, job.usage)
 
     async def labels(self, _body: ClassifyRequest, job: TextJob) -> ClassifyResponse:
         """Return the answer of /classify."""
@@ -140,14 +141,14 @@ class TextService:
             )
             for index, row in enumerate(probabilities)
         ]
-        return ClassifyResponse(**self._meta("classify"), data=data, usage=job.usage)
+        return ClassifyResponse(**_meta("classify", job), data=data, usage=job.usage)
 
     async def scores(self, body: ScoreRequest, job: TextJob) -> ScoreResponse:
         """Return the answer of /score."""
         count = len(pairs_of(body)[1])
         scores = self.service.engine.scores_of(await self.rows(job), count).tolist()
         data = [Score(index=index, score=score) for index, score in enumerate(scores)]
-        return ScoreResponse(**self._meta("score"), data=data, usage=job.usage)
+        return ScoreResponse(**_meta("score", job), data=data, usage=job.usage)
 
     async def ranking(self, body: RerankRequest, job: TextJob) -> RerankResponse:
         """Return the answer of /rerank: equal scores in the order of the request."""
@@ -164,15 +165,8 @@ class TextService:
             )
             for index in order[: body.top_n or None]
         ]
-        meta = self._meta("rerank")
+        meta = _meta("rerank", job)
         return RerankResponse(id=meta["id"], model=meta["model"], usage=job.usage, results=results)
-
-    def _meta(self, prefix: str) -> dict[str, Any]:
-        return {
-            "id": f"{prefix}-{new_hex()}",
-            "created": int(time.time()),
-            "model": self.service.model,
-        }
 
     def _check_count(self, count: int, param: str) -> None:
         most = min(MAX_TEXTS, self.service.engine.resolved.max_waiting)
@@ -213,6 +207,10 @@ def pairs_of(body: ScoreRequest) -> tuple[list[str], list[str]]:
 def document_text(document: str | Document) -> str:
     """Return the text of a document in either form."""
     return document if isinstance(document, str) else document.text
+
+
+def _meta(prefix: str, job: TextJob) -> dict[str, Any]:
+    return {"id": f"{prefix}-{new_hex()}", "created": int(time.time()), "model": job.model}
 
 
 def _check_dimensions(dimensions: int | None, width: int) -> None:

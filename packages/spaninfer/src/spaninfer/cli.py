@@ -88,7 +88,7 @@ def serve(
     *,
     listening: serve_options.Listening,
     api_server_count: options.ApiServerCount = None,
-    served_model_name: options.ServedName = None,
+    served_model_name: options.ServedNames = None,
     access: serve_options.Access,
     answering: serve_options.Answering,
     media: serve_options.MediaSources,
@@ -110,8 +110,10 @@ def serve(
     chat_template: options.ChatTemplate = None,
 ) -> None:
     """Serve a model to OpenAI clients, with a playground at the same address."""
+    names = served_model_name or []
     with show.errors_as_sentences():
         settings = Settings(
+            further_names=tuple(names[1:]),
             **listening.asked,
             **access.asked,
             **answering.asked,
@@ -122,7 +124,7 @@ def serve(
         config = EngineConfig(
             model=model,
             weights=weights,
-            served_name=served_model_name,
+            served_name=next(iter(names), None),
             **compute.asked,
             **cache.asked,
             **tiers.asked,

@@ -37,9 +37,12 @@ _MODEL_HELP = (
     "ORG/NAME of the hub, which is fetched once if it is not in the cache."
 )
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP)]
-ServedName = Annotated[
-    str | None,
-    typer.Option("--served-model-name", help="The name clients use; default: the folder's."),
+ServedNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--served-model-name",
+        help="The name clients use; may be repeated, then all of them work; default: the folder's.",
+    ),
 ]
 
 BackendOption = Annotated[

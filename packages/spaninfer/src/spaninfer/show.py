@@ -130,11 +130,12 @@ def addresses(url: str, engine: Engine, settings: Settings) -> None:
     """Print where a person and a program find the server, and who else does."""
     key = """ -H "Authorization: Bearer $SPANINFER_API_KEY\"""" if settings.needs_key else ""
     path, body = next(TRIES[task] for task in TRIES if task in engine.tasks)
+    names = ", ".join((engine.resolved.name, *settings.further_names))
     said = Text.assemble(  # no markup: http://[::1]:8000 would be some
         ("ready", "bold green"),
         "  playground  ",
         (f"{url}/", f"link {url}"),
-        f"\n       OpenAI API  {url}/v1   (model: {engine.resolved.name})\n"
+        f"\n       OpenAI API  {url}/v1   (model: {names})\n"
         f"       metrics     {url}/metrics\n"
         f"       try         curl {url}{path} -H 'Content-Type: application/json'{key} "
         f"-d '{body}'\n"

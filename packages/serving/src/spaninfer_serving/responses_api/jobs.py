@@ -91,7 +91,7 @@ class ResponseService:
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,
             metadata=body.metadata,
-            model=self.service.model,
+            model=job.meta.model,
             parallel_tool_calls=body.parallel_tool_calls,
             previous_response_id=body.previous_response_id,
             reasoning=body.reasoning,

@@ -16,7 +16,7 @@ from spaninfer_serving.messages_api.request import chat_of
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.routes.respond import AskedChat, ask, read_chat, started, streamed, whole
-from spaninfer_serving.service import Service, service_of
+from spaninfer_serving.service import Service
 from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
@@ -39,13 +39,12 @@ OLDEST = "2023-06-01"  # older versions have other events
 async def create_message(request: Request) -> Response:
     """Continue a conversation, in Anthropic's form."""
     _check_version(request)
-    service = service_of(request)
     request.state.prompt_param = "messages"
     body, _, job = await read_chat(request, MessagesRequest, _chat_of, ask)
     outputs = await started(request, job, is_streamed=body.stream)
     message = MessageObject(
         id=f"msg_{new_hex()}",
-        model=service.model,
+        model=job.meta.model,
         usage=MessageUsage(
             input_tokens=len(job.prompts[0].ids), cache_read_input_tokens=0, output_tokens=0
         ),
@@ -65,7 +64,7 @@ async def count_tokens(request: Request) -> TokenCount:
 
 def _count(service: Service, asked: AskedChat, check: Check) -> TokenCount:
     chat = asked.translated.chat
-    service.check_model(chat.model)
+    service.named(chat.model)
     ids, _ = service.chat_ids(chat, asked.media, check)
     return TokenCount(input_tokens=len(ids))
 

@@ -10,7 +10,6 @@ from spaninfer_engine.serving import Frontend
 
 from spaninfer_serving.service import Service, service_of
 from spaninfer_serving.translate import defaults_of
-from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.models import Modality, Model, ModelList
 
 router = APIRouter()
@@ -18,24 +17,21 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(request: Request) -> ModelList:
-    """List what is served."""
-    return ModelList(data=[_model(service_of(request))])
+    """List what is served: the model under each of its names."""
+    service = service_of(request)
+    return ModelList(data=[_model(service, name) for name in service.names])
 
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> Model:
     """Describe one model."""
-    found = _model(service_of(request))
-    if name != found.id:
-        raise Problem(
-            404, f"the model {name!r} does not exist", param="model", code="model_not_found"
-        )
-    return found
+    service = service_of(request)
+    return _model(service, service.named(name))
 
 
-def _model(service: Service) -> Model:
+def _model(service: Service, name: str) -> Model:
     return Model(
-        id=service.model,
+        id=name,
         created=service.created_s,
         max_model_len=service.engine.context,
         input_modalities=_modalities(service.engine),

@@ -35,7 +35,7 @@ async def tokenize(request: Request) -> Response:
     ) -> tuple[TokenizeRequest, TokenizeResponse | None]:
         if not body.media():
             return body, service.tokenize(body, {}, check)
-        service.check_model(body.model)  # before anything is read
+        service.named(body.model)  # before anything is read
         return body, None
 
     body, answer = await handled(request, TokenizeRequest, begin)
