@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from noise import rms
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.startup.build import locate
+from spaninfer_op_reference import E4M3_MOST, quantize_fp8, to_e4m3
 from stepping import Model
 
 MOST = {"float16": 1e-6, "bfloat16": 1e-5, "fp8": 1e-3, "int8": 1e-3, "uint4": 1e-2}
@@ -60,6 +63,39 @@ def test_the_distribution_of_the_next_token_changes_little(
 
     record_property("nats_per_token", divergence)
     assert 0 < divergence < MOST[kv_dtype]
+
+
+class Kept(ReferenceOps):
+    """The definitions, with all keys[T K D] and values[T K D] of each layer kept aside."""
+
+    def __init__(self) -> None:
+        super().__init__("float64")
+        self.kept: dict[tuple[str, int], list[NDArray[np.float64]]] = {}
+
+    def append(self, step: Any, key: Any, value: Any = None, *, group: int, layer: int) -> None:
+        """Write keys and values, and keep them."""
+        self.kept.setdefault(("keys", layer), []).append(key.copy())
+        self.kept.setdefault(("values", layer), []).append(value.copy())
+        super().append(step, key, value, group=group, layer=layer)
+
+
+def test_a_scale_per_token_and_head_is_nearer_than_a_checkpoint_s_one_per_layer(
+    stories: tuple[tuple[int, ...], ...],
+) -> None:
+    """Also where that one was calibrated with the very keys and values that it is used for."""
+    ops = Kept()
+    model = Model(locate("demo")[0]).with_ops(ops, num_spans=300)
+    for seq_id, token_ids in enumerate(stories):
+        model.prefill(seq_id, token_ids, chunk=64)
+
+    for (what, layer), parts in ops.kept.items():
+        x = np.concatenate(parts)
+        codes, scales = quantize_fp8(x)
+        fixed = np.abs(x).max() / E4M3_MOST
+
+        ours, theirs = rms(codes * scales - x), rms(to_e4m3(x / fixed) * fixed - x)
+
+        assert ours < theirs, (what, layer)
 
 
 @pytest.mark.parametrize(("kv_dtype", "times"), [("bfloat16", 2), ("int8", 3.5), ("uint4", 6)])

@@ -140,6 +140,40 @@ def test_model_opt_says_it_in_a_file_of_its_own(tmp_path):
         assert checkpoint.config["quantization_config"]["quant_method"] == "modelopt"
 
 
+@pytest.mark.parametrize("place", ["self_attn.k_proj.k_scale", "self_attn.attn.v_scale"])
+@pytest.mark.parametrize("scale", [0.02, np.array([0.5, 0.25], np.float32)])
+def test_scales_of_a_kv_cache_are_checked_and_not_needed(scale, place, tmp_path):
+    """One per layer or one per head: our KV caches have one per token and head."""
+    name = f"model.layers.0.{place}"
+    parts = {name: np.asarray(scale, np.float32), f"{name[:-5]}zero_point": np.zeros(1, np.int8)}
+    settings = METHODS["FP8 per channel"].settings
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    settings = {**settings, "kv_cache_scheme": scheme}
+    folder = write_model(
+        tmp_path / "model", lambda _: METHODS["FP8 per channel"], settings=settings, extra=parts
+    )
+
+    with open_checkpoint(folder) as checkpoint:
+        assert not parts.keys() & checkpoint.reader.names
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+def test_a_scale_of_a_kv_cache_that_is_no_number_above_0_is_refused_by_name(scale, tmp_path):
+    parts = {"model.layers.1.self_attn.v_proj.v_scale": np.array([1, scale], np.float32)}
+    folder = write_model(tmp_path / "model", lambda _: METHODS["FP8 per channel"], extra=parts)
+
+    with pytest.raises(CheckpointError, match=r"layers.1.self_attn.v_proj.v_scale' holds"):
+        open_checkpoint(folder)
+
+
+def test_a_scale_of_a_kv_cache_in_whole_numbers_is_refused(tmp_path):
+    parts = {"model.layers.1.self_attn.k_scale": np.ones(1, np.int32)}
+    folder = write_model(tmp_path / "model", lambda _: METHODS["FP8 per channel"], extra=parts)
+
+    with pytest.raises(CheckpointError, match="scales of a KV cache are floats"):
+        open_checkpoint(folder)
+
+
 def _read_alone(folder, tensors, settings):
     """Return a reader of one module called m, in float32."""
     folder.mkdir(exist_ok=True)

@@ -22,6 +22,7 @@ from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.fp4 import read_fp4, read_mxfp4_experts
 from spaninfer_engine.load.quantised.fp8 import read_fp8
 from spaninfer_engine.load.quantised.gptq import read_gptq
+from spaninfer_engine.load.quantised.kv_scales import KV_CACHE, check_kv_scales
 from spaninfer_engine.load.quantised.module import Module
 
 Read = Callable[[Module], QuantizedEntry]
@@ -33,12 +34,11 @@ METHODS = (
 )
 """The values of quant_method that are read."""
 
-_OF_KV_CACHE = ("k_scale", "v_scale", "q_scale", "prob_scale", "kv_scale", "output_scale")
 _OF_ACTIVATIONS = (
     *("input_scale", "input_global_scale", "input_zero_point", "activation_scale"),
     "input_scale_ub",
 )
-UNUSED = frozenset(_OF_KV_CACHE + _OF_ACTIVATIONS)
+UNUSED = KV_CACHE.union(_OF_ACTIVATIONS)
 """Tensors that weights do without: activations keep 16 bits or more, or get scales of their own
 when they are quantised, and the KV cache has a scale per token and head."""
 
@@ -82,6 +82,8 @@ def with_quantised(
     ConfigError and CheckpointError name the module of which something is unknown or missing.
     """
     settings = quantization_settings(source, config)
+    if settings:
+        check_kv_scales(source, entries)
     dtype = FLOATS.get(checkpoint_dtype(config), FLOATS["float32"])
     made: dict[str, Any] = {}
     for name, tensors in _by_module(entries).items():
