@@ -62,7 +62,9 @@ def test_the_error_of_16_bits_is_at_most_twice_that_of_the_oracle(
 KERNEL_SPAN_LEN = 16
 IN_ENGINES_ROUTED = [
     *(name for name in ROUTED if name.startswith("wide ")),
-    "wide deepseek_v32",  # nor do keys that are selected elsewhere
+    *("wide qwen2_moe", "wide qwen3_5_moe", "wide ernie4_5_moe", "wide llama4"),
+    *("wide granitemoe", "wide granitemoeshared", "wide deepseek_v2", "wide deepseek_v2 lite"),
+    *("wide kimi_k2", "wide deepseek_v32", "wide glm_moe_dsa"),  # nor do keys selected elsewhere
 ]
 IN_ENGINES = [
     *(f"wide {name}" for name in WIDE if f"wide {name}" not in IN_ENGINES_ROUTED),
@@ -133,7 +135,7 @@ def test_prompts_in_chunks_and_single_tokens_are_as_near_as_the_oracle_in_16_bit
         runner.step((1, 1, left == 1))  # behind the last one nothing is known
 
     oracle.check(runner.logits(1), routed=bool(EXPERTS & set(runner.steps)))
-    if name.startswith("wide "):
+    if name.startswith("wide ") and name != "wide llama4":  # windows in chunks have no kernel
         assert "plain_attention" not in runner.steps
 
 

@@ -21,7 +21,9 @@ from wide import WIDE
 APPENDS = {"project_rotate_append", "project_norm_rotate_append"}
 
 
-OTHERS = {"deepseek_v32", "qwen3_next", "qwen3_5"}  # to selected keys, over states
+OTHERS = {  # to selected keys, over states, within chunks
+    *("deepseek_v32", "glm_moe_dsa", "qwen3_next", "qwen3_5", "qwen3_5_moe", "llama4"),
+}
 
 
 def _bound(name: str, folder: Path, kv_dtype: str | None = None) -> Programs[object]:
