@@ -13,12 +13,12 @@ from spaninfer_engine.tools import BACKENDS, build, this_machine
 
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
-from spaninfer.bench.accuracy import measure_accuracy
+from spaninfer.bench.arguments import Bars, Model, Only, Runs, asked_of, chosen, engine_on
 from spaninfer.bench.compare import compare
 from spaninfer.bench.kv_tiers import measure_kv_tiers
+from spaninfer.bench.media_commands import app as media_app
 from spaninfer.bench.options.run import FOR_CPUS, FOR_GPUS, OPTIONS, Rounds, measure_options
 from spaninfer.bench.options.sides import EngineSide, ServerSide, Side
-from spaninfer.bench.pictures.exam import SKILLS
 from spaninfer.bench.plot import draw
 from spaninfer.bench.records import circumstances, read
 from spaninfer.bench.serve.mock_model import NAME as MOCK
@@ -27,7 +27,7 @@ from spaninfer.bench.serve.run import measure_serve
 from spaninfer.bench.serve.workloads import WORKLOADS as SERVE_WORKLOADS
 from spaninfer.bench.serve.workloads import places
 from spaninfer.bench.server_process import server_process
-from spaninfer.bench.shapes import SHAPES, folder_of, write_tokenizer
+from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.client import Target
 from spaninfer.bench.soak.rounds import records
@@ -36,7 +36,6 @@ from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.structured import measure_structured, schemas_in
 from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
-from spaninfer.bench.turns import measure_turns
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
 from spaninfer.threads import keep_to, num_api_servers
@@ -48,20 +47,6 @@ app = typer.Typer(
 )
 
 _MAX_LEN = 16384  # of named shapes: what the other engines were given
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
-    ),
-]
-Only = Annotated[
-    str | None, typer.Option(help="Names with commas between them; default: all there are.")
-]
-Bars = Annotated[
-    Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
-]
-Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
 
 
 @app.command("engine")
@@ -81,10 +66,10 @@ def bench_engine(
 ) -> None:
     """Time decoding, first tokens, prefix hits, mixed load and start-up: ids in, ids out."""
     with show.errors_as_sentences(), ExitStack() as stack:
-        names = _chosen(only, (*STARTUPS, *(workload.name for workload in WORKLOADS)))
+        names = chosen(only, (*STARTUPS, *(workload.name for workload in WORKLOADS)))
         asked: dict[str, Any] = {
             "weights": weights,
-            **_asked_of(model, stack),
+            **asked_of(model, stack),
             **compute.asked,
             **cache.asked,
             "step_tokens": step_tokens,
@@ -125,13 +110,11 @@ def bench_options(
 ) -> None:
     """Time what each sampling option costs those who ask for it, and those who do not."""
     with show.errors_as_sentences(), ExitStack() as stack:
-        names = _chosen(only, OPTIONS)
+        names = chosen(only, OPTIONS)
         if threads is not None:
             keep_to(threads)
         with show.loading() as bar:
-            asked = _asked_of(model, stack)
-            if model in SHAPES:  # stop strings and bad words are text
-                write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
+            asked = asked_of(model, stack, text=True)  # stop strings and bad words are text
             parts = build(EngineConfig(**asked, **compute.asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
@@ -173,13 +156,11 @@ def bench_serve(
     Both have a KV cache of their own: on a GPU, say how large with --memory.
     """
     with show.errors_as_sentences(), ExitStack() as stack:
-        names = _chosen(only, tuple(SERVE_WORKLOADS))
+        names = chosen(only, tuple(SERVE_WORKLOADS))
         if model == MOCK:
             asked: dict[str, Any] = {"model": str(stack.enter_context(mock_folder()))}
         else:
-            asked = _asked_of(model, stack)
-        if model in SHAPES:
-            write_tokenizer(Path(asked["model"]), SHAPES[model]["vocab_size"])
+            asked = asked_of(model, stack, text=True)
         asked |= {**compute.asked, **cache.asked, "max_running": places(names)}
         api_servers = num_api_servers(api_server_count)
         for record in measure_serve(asked, names, seconds, runs, show.note, api_servers):
@@ -208,7 +189,7 @@ def bench_soak(
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
-        names = _chosen(only, tuple(ATTACKS))
+        names = chosen(only, tuple(ATTACKS))
         api_servers = num_api_servers(api_server_count)
         asked = {**compute.asked, "memory": memory, "api_server_count": api_servers}
         served = [model, *options.as_arguments(asked)]
@@ -237,53 +218,13 @@ def bench_structured(
     """Time structured output: compiling schemas, masks, and steps of guided requests."""
     with (
         show.errors_as_sentences(),
-        _engine_on(model, threads, **compute.asked, **cache.asked) as engine,
+        engine_on(threads, model=model, **compute.asked, **cache.asked) as engine,
     ):
         for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
             typer.echo(json.dumps(record))
 
 
-@app.command("accuracy")
-@spread
-def bench_accuracy(
-    model: options.Model = "demo",
-    *,
-    only: Only = None,
-    questions: Annotated[
-        int, typer.Option(min=1, help="How many questions test each skill.")
-    ] = 200,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
-) -> None:
-    """Count right answers about pictures and clips that are drawn for it, by skill."""
-    with show.errors_as_sentences():
-        skills = _chosen(only, tuple(SKILLS))
-        with _engine_on(model, threads, **compute.asked, **cache.asked) as engine:
-            for record in measure_accuracy(engine, skills, questions, show.note):
-                typer.echo(json.dumps(record))
-
-
-@app.command("turns")
-@spread
-def bench_turns(
-    model: options.Model = "demo",
-    *,
-    side: Annotated[
-        int, typer.Option(min=64, max=4096, help="Height and width of the image in pixels.")
-    ] = 1024,
-    runs: Runs = 5,
-    weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
-) -> None:
-    """Time first tokens of ten turns about one image, beside ten of text alone, over HTTP."""
-    with show.errors_as_sentences():
-        asked = {"weights": weights, **compute.asked, **cache.asked}
-        with _engine_on(model, threads, **asked) as engine:
-            for record in measure_turns(engine, side, runs, show.note):
-                typer.echo(json.dumps(record))
+app.add_typer(media_app)  # without a name: its commands are commands of this one
 
 
 @app.command("kv-tiers")
@@ -304,7 +245,7 @@ def bench_kv_tiers(
     with show.errors_as_sentences(), ExitStack() as stack:
         if threads is not None:
             keep_to(threads)
-        asked = {**_asked_of(model, stack), **compute.asked}
+        asked = {**asked_of(model, stack), **compute.asked}
         for record in measure_kv_tiers(asked, prompt_len, runs, show.note, folder):
             typer.echo(json.dumps(record))
 
@@ -317,7 +258,7 @@ def bench_kernels(*, only: Only = None) -> None:
             raise ConfigError("kernels are timed on a GPU, and no CUDA device can be used here")
         from spaninfer.bench.kernels.run import KERNELS, measure_kernels
 
-        for record in measure_kernels(_chosen(only, tuple(KERNELS)), show.note):
+        for record in measure_kernels(chosen(only, tuple(KERNELS)), show.note):
             typer.echo(json.dumps(record))
 
 
@@ -357,12 +298,12 @@ def bench_cpu(
         from spaninfer.bench.cpu.run import MODEL, NAMES, Subject, measure_cpu
         from spaninfer.bench.cpu.sides import PEERS, installed
 
-        names = _chosen(only, NAMES)
-        asked = None if peers is None else _chosen(peers, tuple(PEERS))
+        names = chosen(only, NAMES)
+        asked = None if peers is None else chosen(peers, tuple(PEERS))
         found = installed(asked, show.note) if names - set(KERNELS) else ()
         if threads is not None:
             keep_to(threads)
-        types = () if files is None else _chosen(files, same_file.TYPES)
+        types = () if files is None else chosen(files, same_file.TYPES)
         if operators and not types:
             raise ConfigError("--operators times engines that read GGUF files; add --files")
         with folder_of(same_file.MODEL if types else MODEL) as folder, busy(beside):
@@ -407,35 +348,9 @@ def bench_plot(
             show.note(f"wrote {path}")
 
 
-def _engine_on(model: str, threads: int | None, **asked: Any) -> Engine:
-    """Return an engine on a model, its progress shown while it loads."""
-    if threads is not None:
-        keep_to(threads)
-    with show.loading() as bar:
-        parts = build(EngineConfig(model=model, **asked), bar)
-    return Engine(parts)
-
-
 def _device_of(compute: options.Compute) -> str:
     """Return the device on which a server with these options computes."""
     if compute.device is not None:
         return compute.device
     may_use_gpu = compute.backend is None or BACKENDS[compute.backend].on_gpu
     return "cuda" if may_use_gpu and this_machine().has_cuda else "cpu"
-
-
-def _asked_of(model: str, stack: ExitStack) -> dict[str, Any]:
-    """Return the fields of EngineConfig for a shape, whose folder `stack` removes, or a model."""
-    if model not in SHAPES:
-        return {"model": model}
-    return {"model": str(stack.enter_context(folder_of(model))), "weights": "dummy"}
-
-
-def _chosen(only: str | None, known: tuple[str, ...]) -> set[str]:
-    """Return the names in a list with commas; all that are known where there is no list."""
-    if only is None:
-        return set(known)
-    names = {name.strip() for name in only.split(",")}
-    if unknown := sorted(names - set(known)):
-        raise ConfigError(f"nothing is called {unknown[0]!r}; there are {', '.join(known)}")
-    return names

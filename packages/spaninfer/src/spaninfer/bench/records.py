@@ -22,7 +22,7 @@ Record = Mapping[str, Any]
 MEASURED: Final = (
     *("median", "least", "most", "runs", "gbps", "gops", "tflops", "of_ceiling"),
     *("kl", "kl_peer", "kl_model", "kl_tokens", "left_out"),
-    *("requests", "held", "of_plain", "cpu_of_plain", "cpu_ms"),
+    *("requests", "held", "of_plain", "cpu_of_plain", "cpu_ms", "p99"),
 )
 """Fields that differ from run to run."""
 

@@ -26,6 +26,14 @@ _QWEN2: Final = {
     "eos_token_id": 151645,
 }
 
+# Of the bundled model's tokenizer, which `write_tokenizer` writes.
+_PLACEHOLDERS: Final = {
+    "vision_start_token_id": 4096,
+    "vision_end_token_id": 4097,
+    "image_token_id": 4098,
+    "video_token_id": 4099,
+}
+
 SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2.5-0.5b": {
         **_QWEN2,
@@ -56,6 +64,31 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
         "intermediate_size": 18944,
         "vocab_size": 152064,
         "tie_word_embeddings": False,
+    },
+    "qwen2-vl-7b": {
+        **_QWEN2,
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "model_type": "qwen2_vl",
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "vision_config": {
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": 3584,
+            "in_chans": 3,
+            "mlp_ratio": 4,
+            "num_heads": 16,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+        **_PLACEHOLDERS,
     },
     "qwen3-0.6b": {
         "architectures": ["Qwen3ForCausalLM"],
@@ -135,5 +168,19 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
     shutil.copy(bundled / _TOKENIZER_CONFIG, folder)
 
 
+def write_processor(folder: Path) -> None:
+    """Write what Qwen2-VL's folders say of pictures."""
+    text = json.dumps(_QWEN2_VL_PICTURES)
+    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
+
+
+_QWEN2_VL_PICTURES: Final = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": 14,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "min_pixels": 3136,
+    "max_pixels": 12_845_056,
+}
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _SPACE = "\u0120"  # in the alphabet of bytes

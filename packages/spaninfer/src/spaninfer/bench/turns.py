@@ -12,22 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from io import BytesIO
 from time import perf_counter, process_time
 from typing import Any, Final
 
-import numpy as np
-from spaninfer_engine import ConfigError, Engine, UnsupportedTask
+from spaninfer_engine import ConfigError, Engine
 
 from spaninfer.bench.engine import Note, described
+from spaninfer.bench.photographs import check_takes_images, photograph
 from spaninfer.bench.records import circumstances, summary
 
 SHOWN: Final = (1, 2, 10)  # turns
 
 _ANSWER: Final = "I see it: a picture of many colours."
-_GRAIN: Final = (
-    16  # pixels between the points of a picture's colours: it packs as a photograph does
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +41,7 @@ def measure_turns(engine: Engine, side: int, runs: int, note: Note) -> Iterator[
 
     Raises UnsupportedTask for a model that takes no images.
     """
-    processor = engine.media_processor
-    if processor is None or "image" not in processor.kinds:
-        raise UnsupportedTask(
-            f"{engine.resolved.name} takes no images: name a vision-language model"
-        )
+    check_takes_images(engine)
     with _served(engine) as ask:
         words = _words_for(ask, _picture(side, 0))
         found = [
@@ -95,17 +87,6 @@ def _conversations(ask: _Ask, firsts: Mapping[str, Mapping[str, Any]]) -> dict[s
     return turns
 
 
-def photograph(side: int, seed: int) -> str:
-    """Return a JPEG of soft colours as a data: URL, another one for each seed."""
-    from PIL import Image
-
-    grains = np.random.default_rng(seed).integers(0, 256, (side // _GRAIN, side // _GRAIN, 3))
-    data = BytesIO()
-    small = Image.fromarray(grains.astype(np.uint8))
-    small.resize((side, side), Image.Resampling.BICUBIC).save(data, "JPEG", quality=90)
-    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Ask:
     """A connection to the server."""
@@ -145,7 +126,8 @@ def _text(seed: int, num_words: int) -> dict[str, Any]:
 
 
 def _picture(side: int, seed: int) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": photograph(side, seed)}}
+    data = base64.b64encode(photograph(side, seed)).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""Arguments that commands below `spaninfer bench` share, and the models and engines they name."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from spaninfer_engine import ConfigError, Engine, EngineConfig
+from spaninfer_engine.tools import build
+
+from spaninfer import show
+from spaninfer.bench.shapes import SHAPES, folder_of, write_processor, write_tokenizer
+from spaninfer.threads import keep_to
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
+    ),
+]
+Only = Annotated[
+    str | None, typer.Option(help="Names with commas between them; default: all there are.")
+]
+Bars = Annotated[
+    Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
+]
+Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
+
+
+def engine_on(threads: int | None, **asked: Any) -> Engine:
+    """Return an engine with these fields of EngineConfig, its progress shown while it loads."""
+    if threads is not None:
+        keep_to(threads)
+    with show.loading() as bar:
+        parts = build(EngineConfig(**asked), bar)
+    return Engine(parts)
+
+
+def asked_of(model: str, stack: ExitStack, *, text: bool = False) -> dict[str, Any]:
+    """Return the fields of EngineConfig for a shape, whose folder `stack` removes, or a model.
+
+    For requests of `text`, and of pictures, a shape gets a tokenizer and what says how pictures
+    are prepared.
+    """
+    if model not in SHAPES:
+        return {"model": model}
+    folder = stack.enter_context(folder_of(model))
+    if text:
+        write_tokenizer(folder, SHAPES[model]["vocab_size"])
+        if "vision_config" in SHAPES[model]:
+            write_processor(folder)
+    return {"model": str(folder), "weights": "dummy"}
+
+
+def chosen(only: str | None, known: tuple[str, ...]) -> set[str]:
+    """Return the names in a list with commas; all that are known where there is no list."""
+    if only is None:
+        return set(known)
+    names = {name.strip() for name in only.split(",")}
+    if unknown := sorted(names - set(known)):
+        raise ConfigError(f"nothing is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names
