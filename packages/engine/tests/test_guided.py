@@ -144,10 +144,10 @@ class Failing:
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
-    def fill(self, output_ids: Any, bits: Any) -> None:
+    def fill(self, output_ids: Any, bits: Any) -> Any:
         if len(output_ids) == 5:
             raise InvalidGrammar("regex", "it failed at token 5: too many items")
-        self._matcher.fill(output_ids, bits)
+        return self._matcher.fill(output_ids, bits)
 
 
 def test_a_matcher_that_fails_on_the_way_ends_its_sequence_alone(folder: Any) -> None:

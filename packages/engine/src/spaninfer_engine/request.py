@@ -47,8 +47,9 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-TokenMask: TypeAlias = Callable[[NDArray[np.int32]], NDArray[np.bool_] | None]
-"""Returns the allowed tokens [V] behind the tokens that a choice has sampled so far; None: all.
+TokenMask: TypeAlias = Callable[[NDArray[np.int32]], NDArray[np.bool_ | np.uint8] | None]
+"""Returns the allowed tokens behind the tokens that a choice has sampled so far, as bool [V] or as
+bits, uint8 [ceil(V / 8)], the lowest first; None: all.
 
 It is called in the engine's thread, once per token, and must depend on its argument alone.
 """
@@ -57,11 +58,12 @@ It is called in the engine's thread, once per token, and must depend on its argu
 class Matcher(Protocol):
     """Follows the answer of one sequence through a grammar; keeps what it has seen."""
 
-    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> None:
-        """Write the tokens allowed behind `output_ids`, all that were sampled so far, into bits.
+    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the tokens allowed behind `output_ids`, all that were sampled so far.
 
-        bits [4 ceil(V / 32)] hold a bit per token, the lowest first. `output_ids` may also be
-        fewer than last time: a sequence that is computed again. Raises InvalidGrammar.
+        They are written into bits [4 ceil(V / 32)], a bit per token, the lowest first; or what is
+        returned is another such array, which is read-only and never changes. `output_ids` may also
+        be fewer than last time: a sequence that is computed again. Raises InvalidGrammar.
         """
         ...
 

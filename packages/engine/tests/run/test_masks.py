@@ -72,16 +72,44 @@ def test_none_allows_everything_behind_a_mask():
     mask = matcher(lambda output_ids: None if len(output_ids) else even)
 
     mask.fill(NOTHING, bits[0])
-    mask.fill(np.zeros(1, np.int32), bits[0])
 
-    assert (bits == 0xFF).all()
+    assert (mask.fill(np.zeros(1, np.int32), bits[0]) == 0xFF).all()
+
+
+def test_bits_are_taken_as_they_are():
+    allowed = np.random.default_rng(1).random(VOCAB) < 0.5
+    mask = matcher(lambda _: np.packbits(allowed, bitorder="little"))
+
+    np.testing.assert_array_equal(allowed_by(mask, NOTHING, VOCAB), allowed)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_sequences_share_the_bits_of_an_array_that_nobody_can_write_to(is_packed):
+    even = np.arange(VOCAB) % 2 == 0
+    array = fixed(np.packbits(even, bitorder="little") if is_packed else even)
+    first, second = (matcher(lambda _: array) for _ in range(2))
+
+    found = first.fill(NOTHING, all_tokens(1, VOCAB)[0])
+
+    assert not found.flags.writeable
+    assert second.fill(NOTHING, all_tokens(1, VOCAB)[0]) is found
+    np.testing.assert_array_equal(allowed_by(second, NOTHING, VOCAB), even)
+
+
+def test_an_array_in_the_place_of_one_that_is_gone_is_read():
+    for number in range(20):
+        mask = matcher(lambda _, number=number: fixed(np.arange(VOCAB) == number))
+        for _ in range(2):
+            assert np.flatnonzero(allowed_by(mask, NOTHING, VOCAB)).tolist() == [number]
 
 
 @pytest.mark.parametrize(
-    "returned", [np.ones(VOCAB), np.ones(VOCAB + 1, np.bool_), [True] * VOCAB], ids=str
+    "returned",
+    [np.ones(VOCAB), np.ones(VOCAB + 1, np.bool_), np.ones(VOCAB, np.uint8), [True] * VOCAB],
+    ids=str,
 )
 def test_other_results_are_refused(returned):
     mask = matcher(lambda _: returned)
 
-    with pytest.raises(InvalidMask, match=r"it returns bool \(70,\) or None"):
+    with pytest.raises(InvalidMask, match=r"bool \(70,\), bits of it as uint8 \(9,\), or None"):
         allowed_by(mask, NOTHING, VOCAB)

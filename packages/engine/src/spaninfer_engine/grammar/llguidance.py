@@ -195,7 +195,7 @@ class GuidanceMatcher:
         self._end_ids, self._min_tokens = np.array(end_ids, np.int64), min_tokens
         self._num_read = 0
 
-    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> None:
+    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Write the allowed tokens; raises InvalidGrammar where following them fails."""
         matcher, num_tokens = self._matcher, len(output_ids)
         self._read(output_ids)
@@ -204,6 +204,7 @@ class GuidanceMatcher:
             raise InvalidGrammar(self._kind, f"it failed at token {num_tokens}: {_reason(matcher)}")
         if num_tokens < self._min_tokens:
             self._ban_ends(bits)
+        return bits
 
     def _read(self, output_ids: NDArray[np.int32]) -> None:
         """Take in the new tokens, or go back to fewer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,42 +13,68 @@ from spaninfer_engine.request import Matcher, TokenMask
 
 Bools = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
+Allowed = NDArray[np.bool_ | np.uint8]
 
 
 class _FunctionMask:
     """The mask of a caller's function, which looks at all tokens anew.
 
-    A read-only array is packed once, however often it is returned.
+    A read-only array is packed once, however often it is returned, and by however many sequences.
     """
 
     def __init__(self, function: TokenMask, vocab: int) -> None:
         self._function, self._vocab = function, vocab
-        self._fixed: Bools | None = None
-        self._packed: Bits | None = None  # `_fixed`
+        self._kept: _Kept | None = None
 
-    def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> None:
-        """Write the tokens that the function allows; all of them where it returns None.
+    def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> Bits:
+        """Return the tokens that the function allows; all of them where it returns None.
 
         Raises InvalidMask for a result of another shape or type, and whatever the function raises.
         """
-        found, vocab = self._function(output_ids), self._vocab
+        found = self._function(output_ids)
         if found is None:
             bits[:] = 0xFF
-            return
-        packed = self._packed if found is self._fixed else None
-        if packed is None:
-            is_array = isinstance(found, np.ndarray)
-            if not (is_array and found.dtype == np.bool_ and found.shape == (vocab,)):
-                got = f"{found.dtype} {found.shape}" if is_array else type(found)
-                raise InvalidMask(
-                    f"a token mask returned {got}; it returns bool ({vocab},) or None"
-                )
-            packed = np.packbits(found, bitorder="little")
-            self._fixed, self._packed = (found, packed) if _is_fixed(found) else (None, None)
+            return bits
+        if self._kept is None or self._kept.array is not found:
+            self._kept = _shared.get(id(found))  # which no other array has while it is there
+        if self._kept is not None:
+            return self._kept.bits
+        packed = self._packed(found)
         bits[: len(packed)] = packed
+        if not _is_fixed(found):
+            return bits
+        self._kept = _shared[id(found)] = _Kept(found, bits)
+        return self._kept.bits
+
+    def _packed(self, found: Allowed) -> Bits:
+        vocab, num_bytes = self._vocab, -(-self._vocab // 8)
+        if isinstance(found, np.ndarray):
+            if found.dtype == np.bool_ and found.shape == (vocab,):
+                return np.packbits(found, bitorder="little")
+            if found.dtype == np.uint8 and found.shape == (num_bytes,):
+                return found.view(np.uint8)
+            got = f"{found.dtype} {found.shape}"
+        else:
+            got = f"{type(found)}"
+        raise InvalidMask(
+            f"a token mask returned {got}; it returns bool ({vocab},), "
+            f"bits of it as uint8 ({num_bytes},), or None"
+        )
 
 
-def _is_fixed(array: Bools) -> bool:
+class _Kept:
+    """An array that never changes, and its bits."""
+
+    def __init__(self, array: Allowed, bits: Bits) -> None:
+        self.array, self.bits = array, bits.copy()
+        self.bits.setflags(write=False)
+
+
+_shared: WeakValueDictionary[int, _Kept] = WeakValueDictionary()
+"""By id of the array; each is there as long as the mask of some sequence has it."""
+
+
+def _is_fixed(array: Allowed) -> bool:
     """Return True if the array's memory is read-only, also by what it is a view of."""
     if array.flags.writeable or array.base is None:
         return not array.flags.writeable
@@ -63,8 +91,7 @@ def mask_of(sequence: NewSequence, vocab: int) -> Matcher | None:
 
 def allowed_by(mask: Matcher, output_ids: NDArray[np.int32], vocab: int) -> Bools:
     """Return the allowed tokens [V] behind the tokens sampled so far."""
-    (bits,) = all_tokens(1, vocab)
-    mask.fill(output_ids, bits)
+    bits = mask.fill(output_ids, all_tokens(1, vocab)[0])
     return np.unpackbits(bits, count=vocab, bitorder="little").view(np.bool_)
 
 

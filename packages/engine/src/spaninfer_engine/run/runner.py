@@ -282,17 +282,18 @@ class Runner(Resource):
         tokens = dict(zip(known, whole, strict=True))
         if len(self._mask_bits) < len(slices):
             self._mask_bits = all_tokens(len(slices), self._vocab)
-        bits = self._mask_bits[: len(slices)]
+        allowed = list(self._mask_bits[: len(slices)])
         for row, index in enumerate(slices.tolist()):
             if index not in tokens:
-                bits[row] = 0xFF
+                allowed[row][:] = 0xFF
                 continue
             prompt_len = len(sequences.by_id[ids[index]].token_ids)
             try:
-                self._masks[ids[index]].fill(tokens[index][prompt_len:], bits[row])
+                output_ids = tokens[index][prompt_len:]
+                allowed[row] = self._masks[ids[index]].fill(output_ids, allowed[row])
             except Exception as error:  # the sequence fails alone
                 step.mask_errors[index] = error
-        step.launched.sample(TokenMasks(slices.astype(np.int32), bits))
+        step.launched.sample(TokenMasks(slices.astype(np.int32), allowed))
         step.awaits_masks = False
 
     def _result(self, step: _InFlight) -> StepResult:

@@ -70,10 +70,10 @@ class Logprobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """Token masks of a batch."""
+    """Token masks of a batch; one that is read-only never changes."""
 
     slices: Ints  # [M] numbers of the slices that have one
-    allowed: NDArray[np.uint8]  # [M, 4 ceil(V / 32)] bits, the lowest first
+    allowed: Sequence[NDArray[np.uint8]]  # of each [4 ceil(V / 32)] bits, the lowest first
 
 
 class Launched(Protocol):

@@ -206,7 +206,7 @@ class CudaDevice:
         """Sample the tokens of a step that waited for its masks."""
         with torch.cuda.stream(self._stream):
             at = step.in_flight
-            rows = np.array(at.rows, np.int32)[masks.slices]
+            rows = [at.rows[index] for index in masks.slices.tolist()]
             self._sampler.params.write_masks(rows, masks.allowed, at.logits.shape[1])
             self._finish(step)
 
