@@ -18,7 +18,7 @@ def cgroup_folders(controller: str, own: str | None = None, root: Path = ROOT) -
 
     Those of version 2, and of version 1 with its tree for each controller. `own` is the text of
     /proc/self/cgroup, `root` where the trees are mounted. A container may see its own group as the
-    root of what is mounted, yet be told its path on the host: the root is always among them.
+    root of what is mounted, yet be given its path on the host: the root is always among them.
     """
     text = (text_of(OWN) or "") if own is None else own
     trees = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]

@@ -102,7 +102,7 @@ from spaninfer_kernels_cpu.runtime.call import (
     Matrix,
     Script,
 )
-from spaninfer_kernels_cpu.runtime.compilers import Compilers, Tell
+from spaninfer_kernels_cpu.runtime.compilers import Compilers, OnProgress
 from spaninfer_kernels_cpu.runtime.thread_pool import (
     ThreadPool,
     make_thread_pool_ready,
@@ -160,6 +160,7 @@ __all__ = [
     "Logprobs",
     "Matrix",
     "MicroKernels",
+    "OnProgress",
     "OperatorTimes",
     "Packed",
     "PlanMemory",
@@ -178,7 +179,6 @@ __all__ = [
     "ShapeError",
     "Shift",
     "SizeError",
-    "Tell",
     "ThreadPool",
     "TokenLogprobs",
     "Trial",

@@ -5,7 +5,7 @@ KernelError
 │   └── SizeError     a size or an index does not lie in the memory that it is about
 ├── DTypeError    an argument holds elements of another type
 ├── FormatError   a weight cannot be packed so
-└── IsaLevelError     the instruction set that was asked for is not one that this CPU has
+└── IsaLevelError     the requested instruction set is not one that this CPU has
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ShapeError(KernelError):
 
 
 class SizeError(ShapeError):
-    """A size, index or step that a kernel is told does not lie in the memory that it is about."""
+    """A size, index or step of a call reaches beyond the memory that it is about."""
 
     def __init__(self, what: str, got: int, least: int, most: int) -> None:
         super().__init__(f"{what} is {got}; allowed is {least} to {most}")
@@ -38,7 +38,7 @@ class FormatError(KernelError):
 
 
 class IsaLevelError(KernelError):
-    """The instruction set that was asked for is not one that this CPU has."""
+    """The requested instruction set is not one that this CPU has."""
 
 
 def demand_size(what: str, got: int, least: int, most: int) -> None:

@@ -13,9 +13,9 @@ from spaninfer_op_reference import relative_error, tolerance
 DTYPES = [np.float16, ml_dtypes.bfloat16]
 SPAN_LEN = 16
 HEADS = [
-    dict(key_heads=2, value_heads=4, key_dim=128, value_dim=128),
-    dict(key_heads=2, value_heads=6, key_dim=64, value_dim=96),
-    dict(key_heads=2, value_heads=4, key_dim=12, value_dim=10),
+    dict(key_heads=2, value_heads=4, key_size=128, value_size=128),
+    dict(key_heads=2, value_heads=6, key_size=64, value_size=96),
+    dict(key_heads=2, value_heads=4, key_size=12, value_size=10),
 ]
 
 
@@ -49,7 +49,7 @@ def test_arguments_that_do_not_fit_are_named():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-@pytest.mark.parametrize("heads", HEADS, ids=lambda heads: f"{heads['key_dim']} channels")
+@pytest.mark.parametrize("heads", HEADS, ids=lambda heads: f"{heads['key_size']} channels")
 @pytest.mark.parametrize(
     "parts",
     [
@@ -144,11 +144,11 @@ class Steps:
         n, longest = len(parts), max(stop for _, stop in parts) + 400
         sizes = self.sizes
         self.keys, self.values = (
-            sizes.key_heads * sizes.key_dim,
-            sizes.value_heads * sizes.value_dim,
+            sizes.key_heads * sizes.key_size,
+            sizes.value_heads * sizes.value_size,
         )
         self.channels = 2 * self.keys + self.values
-        state = (sizes.value_heads, sizes.key_dim, sizes.value_dim)
+        state = (sizes.value_heads, sizes.key_size, sizes.value_size)
         self.num_spans = 8 * n + 3
         self.states = 0.3 * draw.standard_normal((self.num_spans, *state)).astype(np.float32)
         self.inputs = draw.standard_normal((self.num_spans, 3, self.channels)).astype(np.float32)
@@ -204,7 +204,7 @@ class Steps:
 
     def run(self, on_gpu):
         """Run the kernels into poisoned results; keep states and results of the definition."""
-        put, dims = on_gpu.put, (self.sizes.value_heads, self.sizes.value_dim)
+        put, dims = on_gpu.put, (self.sizes.value_heads, self.sizes.value_size)
         slices, count = self.slices(put), len(self.x)
         before = self.inputs.astype(np.float64), self.states.astype(np.float64)
         inputs, states = put(self.inputs), put(self.states)
@@ -231,7 +231,7 @@ class Steps:
         _, a, b = (each.astype("f8") for each in self.rows())
         g, beta = definition.delta_gates(a, b, *(each.astype("f8") for each in self.decays))
         made = np.zeros_like(mixed)
-        out = np.zeros((len(x), sizes.value_heads, sizes.value_dim))
+        out = np.zeros((len(x), sizes.value_heads, sizes.value_size))
         self.num_snapshots = 0
         for number, (start, stop) in enumerate(self.parts):
             if number in self.padding:
@@ -254,11 +254,11 @@ class Steps:
                 rows = mixed[part]
                 q, k = (
                     rows[:, at * self.keys : (at + 1) * self.keys].reshape(
-                        -1, sizes.key_heads, sizes.key_dim
+                        -1, sizes.key_heads, sizes.key_size
                     )
                     for at in range(2)
                 )
-                v = rows[:, 2 * self.keys :].reshape(-1, sizes.value_heads, sizes.value_dim)
+                v = rows[:, 2 * self.keys :].reshape(-1, sizes.value_heads, sizes.value_size)
                 out[part], state = definition.delta_rule(q, k, v, g[part], beta[part], state)
                 inputs[span], states[span] = kept, state
                 start, first = border, part.stop

@@ -12,9 +12,9 @@ from spaninfer_engine.kv_memory import (
 )
 from spaninfer_engine.spec.nodes import CacheGroup
 
-FULL = CacheGroup(0, (0, 2), kv_heads=2, key_dim=8, value_dim=8)
-WINDOW = CacheGroup(1, (1, 3), kv_heads=2, key_dim=8, value_dim=8, window=10)
-LATENT = CacheGroup(0, (0,), kv_heads=1, key_dim=12, value_dim=8, values_in_keys=True)
+FULL = CacheGroup(0, (0, 2), kv_heads=2, key_size=8, value_size=8)
+WINDOW = CacheGroup(1, (1, 3), kv_heads=2, key_size=8, value_size=8, window=10)
+LATENT = CacheGroup(0, (0,), kv_heads=1, key_size=12, value_size=8, values_in_keys=True)
 DEMAND = Demand(max_len=100, max_running=4, step_tokens=6)
 
 

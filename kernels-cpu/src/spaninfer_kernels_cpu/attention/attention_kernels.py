@@ -1,4 +1,4 @@
-"""What attention is compiled for: the kind of keys and values, and the tiles of its two GEMMs."""
+"""The constants of compiled attention: the kind of keys and values, the tiles of its two GEMMs."""
 
 from __future__ import annotations
 

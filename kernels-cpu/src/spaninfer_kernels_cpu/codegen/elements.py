@@ -126,7 +126,7 @@ def write_index(_context: Any, _address: Any, _index: Any, _number: Any) -> Any:
 def larger(_context: Any, x: Any, _y: Any) -> Any:
     """Return the larger of two int64 or float32; of NaN and of zeros of both signs, either.
 
-    Loops over `max` stay scalar: it must return NaN, and its flags say nothing of others' wishes.
+    Loops over `max` stay scalar: it must return NaN, and compiler flags do not change that.
     It also takes Numba long: a function of its own for every pair of types.
     """
     return _chosen(">", x)

@@ -108,7 +108,7 @@ def kernel_of(name: Name) -> Kernel:
 
 def _written(value: object) -> object:
     """Return a constant as [module, class, fields], a tuple as {"tuple": items}; what a field holds
-    beside those is JSON's. TypeError for anything else: another process could not be told.
+    beside those is JSON's. TypeError for anything else: another process could not be sent it.
     """
     if isinstance(value, tuple):
         return {"tuple": [_written(each) for each in value]}

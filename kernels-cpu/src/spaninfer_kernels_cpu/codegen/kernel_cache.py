@@ -109,7 +109,7 @@ class KernelCache:
 
 
 def _write(path: Path, content: bytes) -> Path:
-    """Write a file under another name and rename it, so that nobody sees a part of it."""
+    """Write a file under another name and rename it, so that no reader sees a part of it."""
     part = path.with_name(f"{path.name}.{uuid4().hex[:16]}.part")
     try:
         with open(part, "xb", opener=_writable_by_us) as file:

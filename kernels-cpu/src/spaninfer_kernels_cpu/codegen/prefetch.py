@@ -1,4 +1,4 @@
-"""Cache lines asked for some microseconds before they are used, for Numba functions to call.
+"""Software prefetch for Numba functions: cache lines requested microseconds before their use.
 
 Addresses need not be ours: one that nothing lies at is ignored.
 """

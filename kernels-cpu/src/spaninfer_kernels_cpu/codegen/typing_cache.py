@@ -21,7 +21,7 @@ _SIGNATURES: dict[tuple[Any, ...], Any] = {}  # by operator and types: the signa
 
 @contextmanager
 def typing_cached() -> Iterator[None]:
-    """While this lasts, and nobody else can compile, have Numba look up what an operator means."""
+    """Have Numba look up the meaning of operators; meanwhile no other thread may compile."""
     context: Any = cpu_target.typing_context
     resolve = context.resolve_function_type
 

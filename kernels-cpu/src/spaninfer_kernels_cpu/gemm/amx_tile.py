@@ -131,8 +131,8 @@ def _add_block(
 ) -> None:
     """Add the products of all parts of the rows with a block of weights, which is read here.
 
-    So many lines are asked for that come later: some in front of every product, since products wait
-    where many are asked for at once, and memory rests where none are.
+    So many later lines are prefetched: some in front of every product, since products wait where
+    many are requested at once, and memory idles where none are.
     """
     for line in range(block * lines, (block + 1) * lines):
         ask_to_read(weights + micro.ahead + line * CACHE_LINE)

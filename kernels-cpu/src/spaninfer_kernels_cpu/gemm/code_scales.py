@@ -1,4 +1,4 @@
-"""What sums over groups of codes stand for: scales, biases, zero points, inner scales.
+"""Sums over groups of codes, scaled: with biases, zero points or inner scales.
 
 Intrinsics for `tile_gemm`, and for `amx_tile`, whose sums are in memory.
 """

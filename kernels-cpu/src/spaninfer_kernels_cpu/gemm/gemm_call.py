@@ -124,7 +124,7 @@ class Gemm:
         """Return the calls that write act(x @ gate.T) * (x @ up.T) to out; weight[2I C] is gate
         above up, and `can_gate`.
 
-        Everything else is as in `calls`. A prompt's 2I numbers of a row, which nobody reads twice,
+        Everything else is as in `calls`. A prompt's 2I numbers of a row, which are read once,
         never leave the caches so: 10 MB of 256 rows in a 0.5B model.
         """
         layout = self.weight.layout

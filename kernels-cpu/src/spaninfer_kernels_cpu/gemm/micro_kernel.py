@@ -48,7 +48,7 @@ class MicroKernel(Constant):
     Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
-    two bfloat16. Weights `ahead` bytes further are asked for in advance, into the first cache or,
+    two bfloat16. Weights `ahead` bytes further are prefetched, into the first cache or,
     `far`, the second; 0 is not at all. `codes` are None of numbers; `unpacked` ones lie as products
     take them.
     """

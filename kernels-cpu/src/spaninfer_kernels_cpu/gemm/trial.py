@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.gemm.tuning import (
 )
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
-from spaninfer_kernels_cpu.runtime.compilers import MOST, Compilers, Tell
+from spaninfer_kernels_cpu.runtime.compilers import MOST, Compilers, OnProgress
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 FEW_BYTES = 96 << 20  # of weights that few rows are multiplied by: more than caches hold
@@ -45,12 +45,12 @@ class Trial:
     clock: Callable[[], float] = time.perf_counter
 
     def seconds(
-        self, found: Sequence[Candidate], budget_s: float, tell: Tell
+        self, found: Sequence[Candidate], budget_s: float, on_progress: OnProgress
     ) -> dict[str, Seconds]:
         """Return the times of candidates whose results are right, by name, then by rows.
 
         The first is always timed; the others in order while the budget lasts, compilation
-        included. `tell` hears how many are done, and of how many.
+        included. `on_progress` reports those that are done.
         """
         default, *others = found
         timed = [self._ready([default])[0]]
@@ -60,7 +60,7 @@ class Trial:
             before = self.clock()
             if not is_within(before - began, longest, COMPILING * budget_s):
                 break
-            tell(len(timed), len(found))
+            on_progress(len(timed), len(found))
             timed += self._ready(others[first : first + at_once])
             longest = max(longest, self.clock() - before)
         right = [each for each in timed if each.is_like(timed[0])]
@@ -69,7 +69,7 @@ class Trial:
                 break
             for each in right:
                 each.take_time(self.pool, self.clock)
-        tell(len(found), len(found))
+        on_progress(len(found), len(found))
         return {each.name: each.least() for each in right}
 
     def seconds_on(self, threads: int, candidate: Candidate) -> Seconds:

@@ -31,7 +31,7 @@ from spaninfer_kernels_cpu.gemm.tuning import (
 )
 from spaninfer_kernels_cpu.quantisation.layout import Format
 from spaninfer_kernels_cpu.quantisation.packed import Packed
-from spaninfer_kernels_cpu.runtime.compilers import Tell
+from spaninfer_kernels_cpu.runtime.compilers import OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def thread_times(trial: Trial, tuned: Tuned) -> dict[int, Seconds]:
     return {count: trial.seconds_on(count, chosen) for count in counts}
 
 
-def tune(trial: Trial, budget_s: float, tell: Tell, *, anew: bool = False) -> Tuned:
+def tune(trial: Trial, budget_s: float, on_progress: OnProgress, *, anew: bool = False) -> Tuned:
     """Return the fastest kernels for the weights of a trial, all of one format.
 
     Times come from the cache unless `anew`; otherwise they are taken, for `budget_s` seconds at
@@ -74,7 +74,7 @@ def tune(trial: Trial, budget_s: float, tell: Tell, *, anew: bool = False) -> Tu
     known = None if anew else _parsed(files.read(name), found)
     if known is not None:
         return Tuned(format, found, known, was_read=True)
-    seconds = trial.seconds(found, budget_s, tell) if len(found) > 1 else {}
+    seconds = trial.seconds(found, budget_s, on_progress) if len(found) > 1 else {}
     files.write(name, json.dumps(seconds).encode())
     return Tuned(format, found, seconds, was_read=False)
 

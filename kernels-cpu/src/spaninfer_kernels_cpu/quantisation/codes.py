@@ -1,4 +1,4 @@
-"""Codes of weights and their scales as they lie in memory, whoever made them.
+"""The memory layout of quantised weights of any origin: codes and their scales.
 
 A unit is 32 channels. Its codes are planes of 8, 4, 2 or 1 bits, the wider ones first: 6 bits are a
 plane of 4 and one of 2. A plane of n bits takes n words of four bytes from every output; byte i of

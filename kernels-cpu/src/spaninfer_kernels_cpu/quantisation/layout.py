@@ -120,7 +120,7 @@ class Layout:
 
     @property
     def panels(self) -> int:
-        """Number of panels; the last is filled up with outputs that nobody reads."""
+        """Number of panels; the last is filled up with outputs that are not read."""
         return _ceil_div(self.outputs, PANEL)
 
     @property

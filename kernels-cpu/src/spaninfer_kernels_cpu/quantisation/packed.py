@@ -58,7 +58,7 @@ class Packed:
     def __getitem__(self, number: int) -> Packed:
         """Return one of several weights, in the same memory; IndexError if there is none."""
         if not 0 <= number < self.count:
-            raise IndexError(f"there are {self.count} weights, and number {number} was asked for")
+            raise IndexError(f"number {number} of {self.count} weights; they count from 0")
         each = self.layout.panels
         return Packed(self.layout, self.panels[number * each : (number + 1) * each])
 

@@ -20,7 +20,7 @@ computed, and from 2 on the items of its plans of attention."""
 MAX_COUNTS = 16
 
 MAX_SIZE = 1 << 40
-"""No size that a kernel is told is larger: their products with others stay far below 2**63."""
+"""No size that is given to a kernel is larger: their products with others stay far below 2**63."""
 
 NUMBERS_PER_TASK = 4096  # of cheap arithmetic, about 1 µs: less is not worth another thread
 

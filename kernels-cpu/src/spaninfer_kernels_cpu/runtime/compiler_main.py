@@ -31,4 +31,4 @@ def main() -> None:
 def _listen(names: SimpleQueue[str]) -> None:
     for name in sys.stdin:
         names.put(name)
-    os._exit(0)  # whatever the other thread compiles is for nobody
+    os._exit(0)  # what the other thread compiles is no longer needed

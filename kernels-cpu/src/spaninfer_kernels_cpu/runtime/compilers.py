@@ -2,7 +2,7 @@
 
 Numba compiles under a lock, one function at a time, so one process keeps one core busy. The first
 start on a machine compiles for 10 to 20 s of CPU time; here others help, each a plain interpreter
-that runs `compiler_main`: it is told names of kernels, and never imports the program that it helps.
+that runs `compiler_main`: it receives names of kernels, and never imports the program it helps.
 Where everything is on disk, none is started.
 """
 
@@ -40,7 +40,7 @@ _numba: Any = config  # its names are made when it is imported
 
 LITTLE_S = 2.0  # less is done here before another process has imported Numba, which takes 1 s
 
-Tell: TypeAlias = Callable[[int, int], None]
+OnProgress: TypeAlias = Callable[[int, int], None]
 
 _SECONDS: Final = {"attend": 4.0, "_sample": 2.5, "gemm": 1.6}  # EPYC Zen 3, 2026-11-21
 _OTHERS_S = 0.4
@@ -54,16 +54,16 @@ def seconds_of(kernel: Kernel) -> float:
 class Compilers:
     """Makes kernels ready, on all usable cores where some are not on disk.
 
-    `tell` hears how many of the missing ones are done, and how many there are, while somebody waits
-    for them; `most`: processes, this one among them. One caller at a time.
+    `on_progress` is called with the number of missing ones that are done, and of all, while a
+    caller waits for them; `most`: processes, this one among them. One caller at a time.
     """
 
-    def __init__(self, tell: Tell | None = None, most: int | None = None) -> None:
-        self._tell = tell or (lambda _done, _total: None)
+    def __init__(self, on_progress: OnProgress | None = None, most: int | None = None) -> None:
+        self._on_progress = on_progress or (lambda _done, _total: None)
         self._others = (min(MOST, usable_cpus()) if most is None else most) - 1
         self._asked: dict[Kernel, None] = {}  # in order; all that are not known to be ready
         self._changed = Condition()  # guards what follows
-        self._missing: list[Kernel] = []  # nobody compiles them yet; who takes longest comes last
+        self._missing: list[Kernel] = []  # not being compiled yet; the longest comes last
         self._elsewhere = 0  # kernels that other processes compile
         self._done = self._total = 0  # of those that were missing
         self._processes: set[_Process] = set()
@@ -128,7 +128,7 @@ class Compilers:
         with self._changed:
             while True:
                 if self._total:
-                    self._tell(self._done, self._total)
+                    self._on_progress(self._done, self._total)
                 if self._missing:
                     return self._missing.pop()
                 if not self._elsewhere:
@@ -182,7 +182,7 @@ class Compilers:
 
 
 class _Process:
-    """Another interpreter that compiles what it is told; it ends when its standard input does.
+    """Another interpreter that compiles the kernels it is sent; it ends with its standard input.
 
     That is when it is closed here, and when this process is gone, for whatever reason.
     """
@@ -259,7 +259,7 @@ def _environment() -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(folders),
         "NUMBA_CACHE_DIR": _numba.CACHE_DIR,
-        # Numba colours what it says of each template that does not fit, though nobody sees it.
+        # Numba colours what it says of each template that does not fit, though it is not shown.
         "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1",
         # A process that multiplies no matrices needs no thread per core for that.
         "OMP_NUM_THREADS": "1",

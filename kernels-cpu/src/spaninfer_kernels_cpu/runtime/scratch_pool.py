@@ -42,7 +42,7 @@ def _pool(num_bytes: int) -> NDArray[np.int64]:
 
 @device_function
 def acquire(pool: int, task: int) -> int:
-    """Return the address of memory that nobody else has until `give_back`; it holds anything.
+    """Return the address of memory that is the caller's until `give_back`; it holds anything.
 
     Tasks of different numbers look in different places first.
     """

@@ -1,9 +1,9 @@
 """A thread pool that runs scripts: calls one after the other, the tasks of each shared.
 
-One word says which call is open and how many of its tasks are left. Whoever is free takes one with
-a compare-and-swap; whoever finishes a call's last task opens the next call. There is no barrier:
-who is held up by the system delays the others only while holding a task, and who comes late finds
-the place without help. The caller works too, and alone if nobody comes.
+One word says which call is open and how many of its tasks are left. A free thread takes one
+with a compare-and-swap; the thread that finishes a call's last task opens the next call. There is
+no barrier: a thread that the system holds up delays the others only while it holds a task, and one
+that comes late finds the open call by itself. The caller works too, and alone if no other comes.
 
 On a machine of several NUMA nodes each has a word of its own, with its share of the tasks: a thread
 takes those of its node first (`numa`), then what is left elsewhere. All words are written before
@@ -43,7 +43,7 @@ TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number cal
 # Words of the state. Those that every thread writes have 128 bytes to themselves: CPUs fetch cache
 # lines of 64 bytes in pairs.
 _LINE = 16
-_OPEN = 0  # of each node: number of the open call << TASK_BITS | how many tasks nobody has taken
+_OPEN = 0  # of each node: number of the open call << TASK_BITS | how many tasks are not taken
 _TASKS = MAX_NODES * _LINE  # of the open call
 _DONE = _TASKS + _LINE  # tasks of the open call that are finished
 _SCRIPT = _DONE + _LINE  # grows by 2 with every script; odd while the words behind it are written

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.memory import whole_lines
 
 HUGE_PAGE: Final = 2 << 20
-BLOCK_BYTES: Final = 32 << 20  # of what the system is asked for at a time, at least
+BLOCK_BYTES: Final = 32 << 20  # requested from the system at a time, at least
 
 Bytes = NDArray[np.uint8]
 
@@ -60,5 +60,5 @@ _shared = WeightMemory()
 
 
 def weight_memory(shape: tuple[int, ...]) -> Bytes:
-    """Return zeroed bytes for a packed weight; whoever holds the array holds the memory."""
+    """Return zeroed bytes for a packed weight; the memory lives as long as the array."""
     return _shared.take(shape)

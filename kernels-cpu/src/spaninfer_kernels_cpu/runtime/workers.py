@@ -13,7 +13,7 @@ def share(work: Callable[[], None], num_workers: int) -> None:
     """Call `work` on this thread and on up to num_workers - 1 workers.
 
     It takes tasks until none is left, and returns. A worker that the system starts late delays
-    nobody; what one raises is raised here.
+    no other; what one raises is raised here.
     """
     workers = [_threads().submit(work) for _ in range(num_workers - 1)]
     work()

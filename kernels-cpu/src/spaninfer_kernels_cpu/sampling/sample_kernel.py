@@ -24,7 +24,7 @@ Words = NDArray[np.uint32]
 
 REACH: Final = np.float32(26.0)  # a token further below the largest never wins the race
 COLDEST: Final = np.float32(1e-5)  # a temperature below is none: the largest wins
-_FIRST_LOOK: Final = 64  # most sets of likeliest tokens are smaller
+_FIRST_LOOK: Final = 64  # most sets of top tokens are smaller
 _NOTHING: Final = np.float32(-np.inf)
 _ZERO: Final = np.float32(0)
 _ONE: Final = np.float32(1)

@@ -2,7 +2,7 @@
 // results and writes them.
 //
 //   y = acc + bias                            bias[N], or none
-//   y = activated(y)                          the identity unless one is asked for
+//   y = activated(y)                          the identity by default
 //   y = activated(y[gate rows]) * y[up rows]  kGated: gate rows of the weight above up rows
 //   out = y + residual                        residual[M C], or none; may be out itself
 //

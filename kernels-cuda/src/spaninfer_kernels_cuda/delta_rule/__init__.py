@@ -13,10 +13,10 @@ from spaninfer_kernel_launch import Variant
 from spaninfer_kernels_cuda.delta_rule import convolution, gated_norm, rule
 from spaninfer_kernels_cuda.delta_rule.convolution import convolve
 from spaninfer_kernels_cuda.delta_rule.gated_norm import gated_rms_norm
-from spaninfer_kernels_cuda.delta_rule.rule import MAX_KEY_DIM, RuleOptions, delta_rule
+from spaninfer_kernels_cuda.delta_rule.rule import MAX_KEY_SIZE, RuleOptions, delta_rule
 from spaninfer_kernels_cuda.delta_rule.slices import Slices
 
-__all__ = ["MAX_KEY_DIM", "Slices", "convolve", "delta_rule", "gated_rms_norm"]
+__all__ = ["MAX_KEY_SIZE", "Slices", "convolve", "delta_rule", "gated_rms_norm"]
 
 _DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
@@ -27,14 +27,14 @@ VARIANTS: tuple[Variant, ...] = (
         for dtype in _DTYPES
     ),
     *(
-        variant(RuleOptions(key_dim, value_dim, dtype))
+        variant(RuleOptions(key_size, value_size, dtype))
         for variant in (rule.decode_variant, rule.prompt_variant)
-        for key_dim, value_dim in ((128, 128), (64, 64), (12, 10))
+        for key_size, value_size in ((128, 128), (64, 64), (12, 10))
         for dtype in _DTYPES
     ),
     *(
-        gated_norm.variant_for(value_dim, dtype)
-        for value_dim in (128, 10)
+        gated_norm.variant_for(value_size, dtype)
+        for value_size in (128, 10)
         for dtype in (np.float32, *_DTYPES)
     ),
 )

@@ -76,12 +76,12 @@ class PreparedGatedNorm(NamedTuple):
             self.call(handle, arguments)
 
 
-def variant_for(value_dim: int, dtype: object) -> Variant:
+def variant_for(value_size: int, dtype: object) -> Variant:
     """Return the variant for heads of `dtype` (float32, 16-bit floats)."""
-    element, tile = element_of(dtype), norm_tile(value_dim)
+    element, tile = element_of(dtype), norm_tile(value_size)
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "VALUE": value_dim,
+        "VALUE": value_size,
         "VECTOR": tile.vector,
         "LANES": tile.lanes,
         "PACKS": tile.packs,
@@ -93,14 +93,14 @@ def variant_for(value_dim: int, dtype: object) -> Variant:
 def prepare(
     sizes: GatedNormSizes,
     *,
-    value_dim: int,
+    value_size: int,
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
 ) -> PreparedGatedNorm:
-    """Return the gated norm of x[rows heads value_dim] on `gpu`, compiled or cached."""
-    compiled = compile_variant(variant_for(value_dim, dtype), gpu.arch, cache or user_cache())
-    grid = launch_norm(sizes.rows, sizes.heads, norm_tile(value_dim))
+    """Return the gated norm of x[rows heads value_size] on `gpu`, compiled or cached."""
+    compiled = compile_variant(variant_for(value_size, dtype), gpu.arch, cache or user_cache())
+    grid = launch_norm(sizes.rows, sizes.heads, norm_tile(value_size))
     return PreparedGatedNorm(Call(load(compiled, gpu, GATED_NORM), grid, sizes) if grid else None)
 
 
@@ -141,7 +141,7 @@ def _checked(
     check_rows(x.dtype, width, z=z)
     gpu = gpu_of(x=x, z=z, weight=weight)
     step = prepare(
-        GatedNormSizes(z.strides[0], heads, rows), value_dim=size, dtype=x.dtype, gpu=gpu
+        GatedNormSizes(z.strides[0], heads, rows), value_size=size, dtype=x.dtype, gpu=gpu
     )
     result = ("out", (rows, heads, size), x.dtype, width)
     check_results((out,), gpu, result)

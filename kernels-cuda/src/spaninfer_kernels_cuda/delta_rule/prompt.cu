@@ -111,7 +111,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= SHARED_BYTES, "tuning.shared_bytes counts too few");
 
 // Copies `count` rows of `width` elements, zeros behind them and beside them; returns through
-// `scales` one over the length of each where it is asked for.
+// `scales` one over the length of each where that is wanted.
 template <int kWidth, int kPadded, int kStride>
 __device__ __forceinline__ void copy_rows(T* to, const T* from, long long stride, int count,
                                           float* scales, float factor) {

@@ -108,8 +108,8 @@ _PROMPT = source("prompt.cu", "mma.cuh", kernels=(LEARN_CHUNKS,))
 class RuleOptions:
     """A request for variants: sizes of a key and of a value, and their type (16-bit floats)."""
 
-    key_dim: int
-    value_dim: int
+    key_size: int
+    value_size: int
     dtype: np.dtype[Any]
 
 
@@ -127,11 +127,11 @@ class PreparedRule:
 
 def decode_variant(options: RuleOptions) -> Variant:
     """Return the variant for slices of one token."""
-    tile = decode_tile(_checked_dims(options)[1])
+    tile = decode_tile(_checked_sizes(options)[1])
     macros: dict[str, str | int | bool] = {
         "T": element_of(options.dtype).name,
-        "KEY": options.key_dim,
-        "VALUE": options.value_dim,
+        "KEY": options.key_size,
+        "VALUE": options.value_size,
         "COLUMNS": tile.columns,
         "VECTOR": tile.vector,
         "THREADS": tile.threads,
@@ -141,32 +141,32 @@ def decode_variant(options: RuleOptions) -> Variant:
 
 def prompt_variant(options: RuleOptions) -> Variant:
     """Return the variant for slices of any length."""
-    key_dim, value_dim = _checked_dims(options)
+    key_size, value_size = _checked_sizes(options)
     macros: dict[str, str | int | bool] = {
         "T": element_of(options.dtype).name,
-        "KEY": key_dim,
-        "VALUE": value_dim,
-        "VECTOR": vector(key_dim, value_dim),
+        "KEY": key_size,
+        "VALUE": value_size,
+        "VECTOR": vector(key_size, value_size),
         "CHUNK": CHUNK,
         "WARPS": WARPS,
-        "SHARED_BYTES": shared_bytes(key_dim),
+        "SHARED_BYTES": shared_bytes(key_size),
     }
     return Variant.of("learn_chunks", _PROMPT, macros, WITH_BFLOAT16)
 
 
-MAX_KEY_DIM = 128
+MAX_KEY_SIZE = 128
 """A warp keeps 16 columns of a state in registers."""
 
 
-def _checked_dims(options: RuleOptions) -> tuple[int, int]:
+def _checked_sizes(options: RuleOptions) -> tuple[int, int]:
     if element_of(options.dtype).itemsize != 2:
         raise ShapeError(f"x holds {options.dtype}; the delta rule takes 16-bit floats")
-    if options.key_dim > MAX_KEY_DIM or options.key_dim % 2 or options.value_dim % 2:
+    if options.key_size > MAX_KEY_SIZE or options.key_size % 2 or options.value_size % 2:
         raise ShapeError(
-            f"heads of {options.key_dim} and {options.value_dim} channels; the kernels take even "
-            f"numbers, and keys of at most {MAX_KEY_DIM}"
+            f"heads of {options.key_size} and {options.value_size} channels; the kernels take even "
+            f"numbers, and keys of at most {MAX_KEY_SIZE}"
         )
-    return options.key_dim, options.value_dim
+    return options.key_size, options.value_size
 
 
 def prepare(
@@ -182,13 +182,13 @@ def prepare(
     heads, decodes = sizes.value_heads, sizes.num_decodes
     if decodes:
         compiled = compile_variant(decode_variant(options), gpu.arch, cache)
-        grid = launch_decodes(heads, options.value_dim, decodes, decode_tile(options.value_dim))
+        grid = launch_decodes(heads, options.value_size, decodes, decode_tile(options.value_size))
         kernel = load(compiled, gpu, LEARN_TOKENS)
         calls.append(Call(kernel, grid, DecodeSizes(*sizes[:-1])))
     if num_slices > decodes:
         compiled = compile_variant(prompt_variant(options), gpu.arch, cache)
         prompts = num_slices - decodes
-        grid = launch_prompts(heads, options.key_dim, options.value_dim, prompts)
+        grid = launch_prompts(heads, options.key_size, options.value_size, prompts)
         calls.append(Call(load(compiled, gpu, LEARN_CHUNKS), grid, sizes))
     return PreparedRule(tuple(calls))
 
@@ -232,7 +232,7 @@ def _checked(
     *read, out = specs
     views = {name: view_at(spec) for name, spec in zip(_NAMES, read, strict=True)}
     x = views["x"]
-    rows, _, heads, _, key_dim, value_dim = match(
+    rows, _, heads, _, key_size, value_size = match(
         x=(x, "T X"),
         a=(views["a"], "T H"),
         states=(views["states"], "S H D E"),
@@ -240,9 +240,9 @@ def _checked(
         a_log=(views["a_log"], "H"),
         dt_bias=(views["dt_bias"], "H"),
     ).values()
-    key_heads = _key_heads(x, heads, key_dim, value_dim)
+    key_heads = _key_heads(x, heads, key_size, value_size)
     check_dense(np.float32, a_log=views["a_log"], dt_bias=views["dt_bias"])
-    width = vector(key_dim, value_dim) * x.dtype.itemsize
+    width = vector(key_size, value_size) * x.dtype.itemsize
     check_rows(x.dtype, width, x=x)
     check_rows(x.dtype, x.dtype.itemsize, a=views["a"], b=views["b"])
     num_slices = check_slices(views, num_decodes)
@@ -251,24 +251,26 @@ def _checked(
         a_stride=views["a"].strides[0],
         b_stride=views["b"].strides[0],
         table_stride=views["tables"].strides[0],
-        span_stride=check_states("states", views["states"], (heads, key_dim, value_dim)),
+        span_stride=check_states("states", views["states"], (heads, key_size, value_size)),
         span_len=span_len,
         key_heads=key_heads,
         value_heads=heads,
         num_decodes=num_decodes,
     )
     gpu = gpu_of(**views)
-    step = prepare(RuleOptions(key_dim, value_dim, x.dtype), sizes, num_slices=num_slices, gpu=gpu)
-    result = ("out", (rows, heads, value_dim), x.dtype, width)
+    step = prepare(
+        RuleOptions(key_size, value_size, x.dtype), sizes, num_slices=num_slices, gpu=gpu
+    )
+    result = ("out", (rows, heads, value_size), x.dtype, width)
     check_results((out,), gpu, result)
     return step, allocator(specs[0], gpu, result)
 
 
-def _key_heads(x: View, heads: int, key_dim: int, value_dim: int) -> int:
-    keys, rest = divmod(x.shape[1] - heads * value_dim, 2 * key_dim)
+def _key_heads(x: View, heads: int, key_size: int, value_size: int) -> int:
+    keys, rest = divmod(x.shape[1] - heads * value_size, 2 * key_size)
     if rest or keys < 1 or heads % keys:
         raise ShapeError(
-            f"x: rows of {x.shape[1]} are not queries and keys of {key_dim} channels, then values "
-            f"of {heads} heads of {value_dim} that share them"
+            f"x: rows of {x.shape[1]} are not queries and keys of {key_size} channels, then values "
+            f"of {heads} heads of {value_size} that share them"
         )
     return keys

@@ -30,11 +30,11 @@ def vector(*sizes: int, most: int = 8) -> int:
     return gcd(most, *sizes)
 
 
-def decode_tile(value_dim: int) -> DecodeTile:
+def decode_tile(value_size: int) -> DecodeTile:
     """Return 64 columns for 128 threads: of Qwen3-Next's heads 80 and 287 us for 64 and 256
     requests, where 32 take 86 and 306, and 128 by 256 threads 108 and 401 (H200, 2026-11-23).
     """
-    width = vector(value_dim, most=4)
+    width = vector(value_size, most=4)
     return DecodeTile(16 * width, width, THREADS)
 
 
@@ -46,22 +46,22 @@ def launch_convolution(rows: int, channels: int, width: int, slices: int, decode
     return Launch((-(-channels // (THREADS * width)), parts, 1), (THREADS, 1, 1), overlaps=True)
 
 
-def launch_decodes(heads: int, value_dim: int, decodes: int, tile: DecodeTile) -> Launch:
+def launch_decodes(heads: int, value_size: int, decodes: int, tile: DecodeTile) -> Launch:
     """Return a block per column tile, head and decode."""
-    parts = heads * -(-value_dim // tile.columns)
+    parts = heads * -(-value_size // tile.columns)
     return Launch((parts, decodes, 1), (tile.threads, 1, 1), overlaps=True)
 
 
-def launch_prompts(heads: int, key_dim: int, value_dim: int, prompts: int) -> Launch:
+def launch_prompts(heads: int, key_size: int, value_size: int, prompts: int) -> Launch:
     """Return a block per column tile, head and prompt."""
-    parts = heads * -(-value_dim // (TILE * WARPS))
+    parts = heads * -(-value_size // (TILE * WARPS))
     threads = _WARP * WARPS
-    return Launch((parts, prompts, 1), (threads, 1, 1), shared_bytes(key_dim), overlaps=True)
+    return Launch((parts, prompts, 1), (threads, 1, 1), shared_bytes(key_size), overlaps=True)
 
 
-def shared_bytes(key_dim: int) -> int:
+def shared_bytes(key_size: int) -> int:
     """Return the bytes of prompt.cu's struct Shared."""
-    row = -(-key_dim // TILE) * TILE + 8
+    row = -(-key_size // TILE) * TILE + 8
     halves = 2 * row + (TILE * WARPS + 8) + 4 * (CHUNK + 8) + 2 * (TILE + 8)
     return -(-CHUNK * (2 * halves + 4 * (TILE + 1) + 4 * 4) // _LOAD) * _LOAD
 
@@ -74,10 +74,10 @@ class NormTile(NamedTuple):
     packs: int
 
 
-def norm_tile(value_dim: int) -> NormTile:
+def norm_tile(value_size: int) -> NormTile:
     """Return the fewest lanes, a power of two, that need one load each; at most a warp."""
-    width = vector(value_dim)
-    loads = value_dim // width
+    width = vector(value_size)
+    loads = value_size // width
     lanes = min(_WARP, 1 << (loads - 1).bit_length())
     return NormTile(width, lanes, -(-loads // lanes))
 

@@ -8,7 +8,7 @@
 //
 // A tile has up to BLOCKS times 64 rows of x. One with fewer, an expert's last one, copies and
 // multiplies only the blocks of 64 that it has; so tiles take unequal time. A block of threads
-// begins with the task of its own number and then draws the next that nobody has, from `ticket`. A
+// begins with the task of its own number and then draws the next free one from `ticket`. A
 // producer does, ahead of time, and leaves the number beside the first chunk of a task. Tiles of an
 // expert that run at the same time share rows of x and weights in the L2 cache.
 //
@@ -84,7 +84,7 @@ __device__ __forceinline__ int blocks_of(const Task& task) {
 }
 
 // The number of a block's next task. All draws of a launch are as many as there are tasks, for the
-// first ones are not drawn and each block with a task draws one too many: whoever has the last
+// first ones are not drawn and each block with a task draws one too many: the block that has the last
 // leaves the ticket as it was.
 __device__ __forceinline__ int draw_task(unsigned* ticket, int tasks) {
   const int drawn = atomicAdd(ticket, 1u);

@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     // The router's results were there before moe_coded_up let this kernel start.
     const int expert = __ldcg(ids + pair);
     const float share = __ldcg(shares + pair);
-    if (expert < 0 || share == 0.0f) continue;  // of nobody, and nothing was written there
+    if (expert < 0 || share == 0.0f) continue;  // no expert's, and nothing was written there
     const size_t block = static_cast<size_t>(expert) * blocks + strip / kStrips;
     const size_t first_row = block * kBlockRows + strip % kStrips * kStripRows;
     const float2 factor = factors_of(f2, first_row, lane);

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const float part = __shfl_sync(kAll, share, choice + r);
-        if (part == 0.0f) continue;  // perhaps of nobody, and nothing was written there
+        if (part == 0.0f) continue;  // perhaps no expert's, and nothing was written there
         const T* x = h + (pair + choice + r) * INNER;
         float of_row[COLUMNS] = {};
 #pragma unroll

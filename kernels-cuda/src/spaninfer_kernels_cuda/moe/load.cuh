@@ -24,7 +24,7 @@ using Load = Pack<T, kVector>;
 
 __device__ __forceinline__ Load load_if(const T* from, bool exists) { LOAD_IF("ld.global"); }
 
-// Weights: nobody writes them, and each is read once by an SM.
+// Weights: never written, and each is read once by an SM.
 __device__ __forceinline__ Load stream_if(const T* from, bool exists) {
   LOAD_IF("ld.global.nc.L1::no_allocate");
 }

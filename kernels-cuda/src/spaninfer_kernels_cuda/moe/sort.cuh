@@ -30,7 +30,7 @@ struct Ranked {
 struct Pairs {
   const int* ids;
   int begin, end;  // of this block
-  int buckets;     // experts, and nobody's
+  int buckets;     // experts, and one for rows without an expert
 
   // Pairs of a warp are neighbours, so that the order of warps is that of pairs.
   __device__ __forceinline__ int rounds() const { return (end - begin + kThreads - 1) / kThreads; }

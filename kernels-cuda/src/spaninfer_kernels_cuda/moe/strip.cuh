@@ -1,7 +1,7 @@
 // A strip of 16 rows of codes times one row of x, by a warp that reads each code once.
 //
 // Codes (quantized_gemm/codes.cuh), their numbers and x pass through a ring of CHUNKS slots in
-// shared memory that is the warp's own, so nobody waits for other warps. The row of x is every
+// shared memory that is the warp's own, so no warp waits for another. The row of x is every
 // column of B: the tensor cores have nothing else to do, and no lane adds to another's sums. Codes
 // are multiplied exactly, and sums of a group scaled; a minimum is taken from them times the sum of
 // x.

@@ -74,7 +74,7 @@ def experts_per_lane(experts: int, groups: int) -> int:
 def routers(shape: RouteShape) -> int:
     """Return how many warps of a block route a token each.
 
-    A warp takes a microsecond or so for its token, whoever is beside it; with eight, 1024 tokens
+    A warp takes a microsecond or so for its token, whatever runs beside it; with eight, 1024 tokens
     are spread over all multiprocessors.
     """
     sorted_at_once = shape.pairs <= PAIRS_AT_ONCE

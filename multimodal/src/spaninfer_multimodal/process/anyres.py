@@ -30,7 +30,7 @@ from spaninfer_multimodal.process.pixels import (
 from spaninfer_multimodal.sampling import FrameSampling, Spacing
 
 NUM_FRAMES: Final = 32
-"""Frames of a video unless others are asked for, evenly from the first to the last (Li et al.,
+"""Frames of a video unless others are requested, evenly from the first to the last (Li et al.,
 2024, section 3)."""
 
 _STEPS: Final = tuple(384 * step for step in range(1, 7))

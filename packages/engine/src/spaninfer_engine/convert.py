@@ -53,9 +53,9 @@ def convert(
 
     Without `quantize`, weights of matmuls keep the numbers that they are stored in. `out` is new
     or empty, and is there only when it is whole; it is returned, resolved. Packed weights lie in
-    memory until all are written. `report` hears what quantising changed of each tensor. Raises
-    ConfigError for what was asked, and where `out` cannot be written; CheckpointError for what is
-    on disk.
+    memory until all are written. `report` is called with what quantising changed of each
+    tensor. Raises ConfigError for what was asked, and where `out` cannot be written; for what is
+    on disk CheckpointError.
     """
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"

@@ -182,7 +182,7 @@ class Engine(Frontend, Resource):
     def release(self, handle: RequestHandle) -> None:
         """Give up a request and what it has produced; stops it where it still runs.
 
-        Harmless when repeated. Not needed for a request whose queue was read to the end.
+        Idempotent. Not needed for a request whose queue was read to the end.
         """
         handle.queue.discard()
         if not handle.queue.is_finished:

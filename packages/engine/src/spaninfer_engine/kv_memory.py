@@ -75,7 +75,7 @@ def span_bytes(group: CacheGroup, span_len: int, stored: Stored) -> int:
     """
     if group.state is not None:
         return len(group.layers) * group.state.numbers * STATE_BYTES
-    dims = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
+    dims = (group.key_size,) if group.values_in_keys else (group.key_size, group.value_size)
     scales = stored.latent_scales if group.rotary_dim else len(dims)
     head_bytes = sum(dims) * stored.bits // 8 + scales * stored.scale_bytes
     return len(group.layers) * group.kv_heads * head_bytes * span_len

@@ -23,13 +23,13 @@ SPAN_LEN, NUM_SPANS, LAYERS, LAYER = 4, 24, 3, 1
 LENGTHS = {1: 19, 2: 1, 3: 8}  # tokens of each request
 SLICES = (Slice(2, 0, 1, 0, True), Slice(1, 12, 19, 18, True), Slice(3, 7, 8, 7, True))
 
-GROUPED = CacheGroup(0, tuple(range(LAYERS)), kv_heads=2, key_dim=8, value_dim=8)
-WIDE_KEYS = CacheGroup(0, tuple(range(LAYERS)), kv_heads=3, key_dim=8, value_dim=5)
+GROUPED = CacheGroup(0, tuple(range(LAYERS)), kv_heads=2, key_size=8, value_size=8)
+WIDE_KEYS = CacheGroup(0, tuple(range(LAYERS)), kv_heads=3, key_size=8, value_size=5)
 LATENT = CacheGroup(
-    0, tuple(range(LAYERS)), kv_heads=1, key_dim=12, value_dim=8, values_in_keys=True
+    0, tuple(range(LAYERS)), kv_heads=1, key_size=12, value_size=8, values_in_keys=True
 )
 INDEX = CacheGroup(
-    0, tuple(range(LAYERS)), kv_heads=1, key_dim=16, value_dim=16, values_in_keys=True
+    0, tuple(range(LAYERS)), kv_heads=1, key_size=16, value_size=16, values_in_keys=True
 )
 
 
@@ -40,10 +40,10 @@ def _random(shape: tuple[int, ...], seed: int) -> Array:
 
 def _keys_and_values(group: CacheGroup, seq_id: int) -> tuple[Array, Array]:
     rows = LENGTHS[seq_id]
-    keys = _random((rows, group.kv_heads, group.key_dim), seq_id)
+    keys = _random((rows, group.kv_heads, group.key_size), seq_id)
     if group.values_in_keys:
-        return keys, keys[..., : group.value_dim]
-    return keys, _random((rows, group.kv_heads, group.value_dim), seq_id + 10)
+        return keys, keys[..., : group.value_size]
+    return keys, _random((rows, group.kv_heads, group.value_size), seq_id + 10)
 
 
 class Spans:
@@ -112,7 +112,7 @@ def _expected(group: CacheGroup, query: Array, alibi: str | None, **scores: Any)
 def test_sinks_take_their_share_of_every_softmax(window: int | None, backend: Backend) -> None:
     spans = Spans(backend, GROUPED)
     step = spans.write(SLICES)
-    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    query = _random((step.num_tokens, 6, GROUPED.key_size), 99)
     sinks = np.linspace(-2, 3, 6).round(1)
     scores = {"scale": 0.4, "window": window}
 
@@ -136,7 +136,7 @@ def test_attention_over_spans_is_as_defined(
 ) -> None:
     spans = Spans(backend, GROUPED)
     step = spans.write(SLICES)
-    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    query = _random((step.num_tokens, 6, GROUPED.key_size), 99)
     scores = {"scale": 0.4, "softcap": softcap, "window": window}
 
     actual = spans.ops.attend(
@@ -151,7 +151,7 @@ def test_attention_over_spans_is_as_defined(
 def test_windows_in_chunks_do_not_slide(window: int, backend: Backend) -> None:
     spans = Spans(backend, GROUPED)
     step = spans.write(SLICES)
-    query = _random((step.num_tokens, 6, GROUPED.key_dim), 99)
+    query = _random((step.num_tokens, 6, GROUPED.key_size), 99)
     scores = {"scale": 0.4, "softcap": None, "window": window, "chunked": True}
 
     actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, **scores)
@@ -164,7 +164,7 @@ def test_windows_in_chunks_do_not_slide(window: int, backend: Backend) -> None:
 def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend) -> None:
     spans = Spans(backend, group)
     step = spans.write(SLICES)
-    query = _random((step.num_tokens, 6, group.key_dim), 99)
+    query = _random((step.num_tokens, 6, group.key_size), 99)
 
     actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, scale=0.4)
 
@@ -174,7 +174,7 @@ def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend
 
 def _index(rows: int, heads: int) -> tuple[Array, Array]:
     """Queries and weights of an indexer."""
-    return _random((rows, heads, INDEX.key_dim), 41), _random((rows, heads), 42)
+    return _random((rows, heads, INDEX.key_size), 41), _random((rows, heads), 42)
 
 
 def _selected(query: Array, weights: Array, top_k: int) -> Array:
@@ -241,7 +241,7 @@ def test_attention_reads_the_selected_keys_alone(
 ) -> None:
     spans = Spans(backend, group)
     step = spans.write(SLICES)
-    query = _random((step.num_tokens, 6, group.key_dim), 99)
+    query = _random((step.num_tokens, 6, group.key_size), 99)
     selected = _selected(*_index(step.num_tokens, 3), top_k)
 
     actual = spans.ops.attend_selected(
@@ -266,7 +266,7 @@ def test_attention_reads_the_selected_keys_alone(
 def test_with_all_keys_selected_attention_is_dense_to_the_bit(backend: Backend) -> None:
     spans = Spans(backend, LATENT)
     step = spans.write(SLICES)
-    query = backend.put(spans.ops, _random((step.num_tokens, 6, LATENT.key_dim), 99))
+    query = backend.put(spans.ops, _random((step.num_tokens, 6, LATENT.key_size), 99))
     selected = backend.put(spans.ops, _selected(*_index(step.num_tokens, 3), 64))
     place = {"group": 0, "layer": LAYER, "scale": 0.4}
 
@@ -307,6 +307,6 @@ def test_a_span_of_all_layers_is_one_piece_of_memory(group: CacheGroup, backend:
     numbers = keys.nbytes if group.values_in_keys else keys.nbytes + values.nbytes
     item = strides[-1] if hasattr(keys, "strides") else 1
     size = numbers // (NUM_SPANS * LAYERS) // keys.dtype.itemsize
-    assert keys.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.key_dim)
-    assert values.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.value_dim)
+    assert keys.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.key_size)
+    assert values.shape == (LAYERS, NUM_SPANS, SPAN_LEN, group.kv_heads, group.value_size)
     assert [stride // item for stride in strides[:2]] == [size, LAYERS * size]

@@ -21,7 +21,7 @@ from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.step.batch import Run
 
-STATE = StateShape(inputs=3, channels=20, heads=4, key_dim=8, value_dim=6)
+STATE = StateShape(inputs=3, channels=20, heads=4, key_size=8, value_size=6)
 GROUP = CacheGroup(0, (0, 1), 0, 0, 0, state=STATE)
 KEY_HEADS = 2
 

@@ -175,7 +175,7 @@ def test_the_memory_of_an_indexers_keys_is_counted(load: Load) -> None:
     case = load(SPARSE)
     latents, index = case.model.decoder.groups
 
-    assert (latents.key_dim, index.key_dim, index.is_index, latents.is_index) == (
+    assert (latents.key_size, index.key_size, index.is_index, latents.is_index) == (
         *(32, 16, True),
         False,
     )

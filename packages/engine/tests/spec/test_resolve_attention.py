@@ -83,8 +83,8 @@ def test_layers_with_and_without_a_window_keep_spans_of_their_own() -> None:
     found = decoder("Gemma2", GEMMA)
 
     assert found.groups == (
-        CacheGroup(0, layers=(0, 2), kv_heads=2, key_dim=24, value_dim=24, window=7),
-        CacheGroup(1, layers=(1, 3), kv_heads=2, key_dim=24, value_dim=24),
+        CacheGroup(0, layers=(0, 2), kv_heads=2, key_size=24, value_size=24, window=7),
+        CacheGroup(1, layers=(1, 3), kv_heads=2, key_size=24, value_size=24),
     )
     assert [layer.attention.group for layer in found.layers] == [0, 1, 0, 1]
 
@@ -134,7 +134,7 @@ def test_a_latent_attention_caches_one_head_whose_values_are_in_its_keys() -> No
     found = decoder("DeepseekV2", MLA)
 
     assert found.groups == (
-        CacheGroup(0, (0, 1, 2, 3), kv_heads=1, key_dim=32, value_dim=24, values_in_keys=True),
+        CacheGroup(0, (0, 1, 2, 3), kv_heads=1, key_size=32, value_size=24, values_in_keys=True),
     )
 
 

@@ -17,7 +17,7 @@ NUMBERS_AT_ONCE = 1 << 16  # float64 intermediates of a chunk of rows stay in a 
 
 
 class StoredCodes(Protocol):
-    """Codes [N K] as their file has them, which become an array where one is asked for."""
+    """Codes [N K] as their file has them, which become an array on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102

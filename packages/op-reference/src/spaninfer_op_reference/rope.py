@@ -20,7 +20,7 @@ def cos_sin(
     inverse: Floats,
     factor: float = 1.0,
     sections: Sequence[int] = (),
-    interleaved: bool = False,
+    mrope_interleaved: bool = False,
 ) -> tuple[Floats, Floats]:
     """Return factor * cos and factor * sin, [T R/2] each, of the angles position * inverse[R/2].
 
@@ -30,7 +30,7 @@ def cos_sin(
     """
     places = positions[:, None]
     if sections:
-        places = positions[axes_of(sections, interleaved)].T
+        places = positions[axes_of(sections, mrope_interleaved)].T
     angles = places.astype(inverse.dtype) * inverse
     return np.cos(angles) * factor, np.sin(angles) * factor
 
@@ -54,9 +54,9 @@ def rotate(x: Floats, cos: Floats, sin: Floats, style: str = "half") -> Floats:
     return y
 
 
-def axes_of(sections: Sequence[int], interleaved: bool) -> Ints:
+def axes_of(sections: Sequence[int], mrope_interleaved: bool) -> Ints:
     """[R/2]: the position axis of each frequency."""
-    if not interleaved:
+    if not mrope_interleaved:
         return np.repeat(np.arange(len(sections)), sections)
     axis = np.zeros(sum(sections), np.intp)
     for which in (1, 2):

@@ -55,7 +55,7 @@ class Tally:
         if self.first_token_s is None and usage.first_token_s is not None:
             self.first_token_s = usage.first_token_s - usage.arrived_s
 
-    def told(self, lasted_s: float) -> str:
+    def described(self, lasted_s: float) -> str:
         """Return it in words, with the rate over the whole request; empty if nothing ended."""
         if not self.prompt_tokens:
             return ""
@@ -164,7 +164,7 @@ def _write(scope: Scope, status: int, lasted_s: float, tally: Tally, name: bytes
         scope["raw_path"].decode("latin-1"),
         status,
         lasted_s * 1e3,
-        tally.told(lasted_s),
+        tally.described(lasted_s),
         name.decode(),
         extra={
             "fields": {

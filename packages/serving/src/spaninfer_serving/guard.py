@@ -33,7 +33,7 @@ SHARED_BYTES = 1 << 28
 HEAD_BYTES = 1 << 14
 
 # Answers that need no key, refusals among them, come one in so much time: a page takes 1 ms of the
-# event loop, and four connections that asked for it without end took half of it.
+# event loop, and four connections that requested it without end took half of it.
 PUBLIC_PAUSE_S = 0.01
 
 

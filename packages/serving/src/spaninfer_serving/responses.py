@@ -44,7 +44,7 @@ from spaninfer_serving.wire.pieces import (
 # call with a list of numbers 7, of Python's 18 (one of two busy cores of an AMD EPYC).
 PARSED_IN_LOOP = 512
 
-# Tokens of a stream that are written before other tasks have a turn; with 20 likeliest each 3 ms.
+# Tokens of a stream that are written before other tasks have a turn; with 20 top tokens each 3 ms.
 TOKENS_PER_TURN = 128
 
 Answer: TypeAlias = BaseModel | Iterator[str]
@@ -249,7 +249,7 @@ def echoed(prompt: Prompt, entries: Iterable[TokenLogprob]) -> Iterator[TokenLog
 async def without_answers(
     outputs: AsyncIterator[tuple[int, Output]],
 ) -> AsyncIterator[tuple[int, Output]]:
-    """Yield outputs without the token that an engine draws where none was asked for."""
+    """Yield outputs without the token that an engine samples though max_tokens is 0."""
     async for index, output in outputs:
         ended = output.finish_reason not in (None, FinishReason.ERROR)
         yield (

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Clients keep a connection for their next request, load balancers for 60 s; whoever sends on one in
-# the moment in which the server closes it gets no answer. So the server keeps it longest.
+# Clients keep a connection for their next request, load balancers for 60 s; a request that is
+# sent while the server closes the connection gets no answer. So the server keeps it longest.
 IDLE_S = 75
 
 # Of an answer that is not read the system keeps so much, doubled by Linux, 4 MB by default. At

@@ -47,7 +47,7 @@ MAX_PROMPTS = 1024  # prompts of one text completion
 PROBED_CHARS = 16
 
 # What an answer may repeat of prompts: 1,048,576 log-probabilities are 8 MiB in the engine, and 30
-# to 40 MB of JSON. All of a context of 128 Ki tokens with 7 likeliest each, 48 Ki with 20.
+# to 40 MB of JSON. All of a context of 128 Ki tokens with 7 top tokens each, 48 Ki with 20.
 MAX_ECHOED_LOGPROBS = 1 << 20
 MAX_ECHOED_CHARS = 8 << 20
 
@@ -57,7 +57,7 @@ ROUTES: Mapping[Task, str] = {
     "score": "/rerank and /score",
     "classify": "/classify",
 }
-"""Where each task is asked for."""
+"""The endpoints of each task."""
 
 FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
@@ -371,7 +371,7 @@ def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
         raise Problem(
             400,
             f"echo with logprobs = {sampling.prompt_logprobs} would report {entries} "
-            f"log-probabilities, of {rows} tokens of prompts and the likeliest in their places; "
+            f"log-probabilities, of {rows} prompt tokens and the top tokens in their places; "
             f"at most {MAX_ECHOED_LOGPROBS}; lower logprobs or n, or send shorter prompts",
             param="logprobs",
             code="echo_too_large",

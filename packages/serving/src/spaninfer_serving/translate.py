@@ -167,7 +167,7 @@ def _completion_only(body: CompletionRequest) -> dict[str, Any]:
 
 
 def only_echoes(body: CompletionRequest) -> bool:
-    """Return whether the prompt itself is all that is asked for: its log-probabilities."""
+    """Return whether the prompt itself is all that is requested: its log-probabilities."""
     return body.echo and body.max_tokens == 0
 
 

@@ -112,7 +112,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the engine when something of it is asked for: the command line says when it does."""
+    """Import the engine when something of it is used: the command line says when it does."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":

@@ -230,7 +230,7 @@ class Compute:
 
 
 def as_arguments(asked: Mapping[str, Any]) -> list[str]:
-    """Return what was asked for as a command line has it; None and False are left out.
+    """Return options as a command line has them; None and False are left out.
 
     >>> as_arguments({"backend": "cpu", "kv_dtype": None, "quantize_group": 32, "keep_head": True})
     ['--backend=cpu', '--quantize-group=32', '--keep-head']

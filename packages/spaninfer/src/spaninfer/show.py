@@ -206,11 +206,11 @@ def model(parts: Parts) -> None:
     table.add_row("vocabulary", f"{made.vocab:,} tokens")
     for group in made.groups:
         window = f", window {group.window}" if group.window else ""
-        held = f"{group.kv_heads} KV heads of {group.key_dim} + {group.value_dim}{window}"
+        held = f"{group.kv_heads} KV heads of {group.key_size} + {group.value_size}{window}"
         if group.is_index:
-            held = f"keys of {group.key_dim} of indexers, for sparse attention"
+            held = f"keys of {group.key_size} of indexers, for sparse attention"
         if (state := group.state) is not None:
-            held = f"a state of {state.heads} x {state.key_dim} x {state.value_dim} per request"
+            held = f"a state of {state.heads} x {state.key_size} x {state.value_size} per request"
         table.add_row(f"cache group {group.index}", f"{len(group.layers)} layers", held)
     _out.print(table)
 

@@ -1,4 +1,4 @@
-"""What every step of latent attention takes, of all keys or of selected ones: kernels, memory."""
+"""Kernels and memory of a step of latent attention, over all keys or selected ones."""
 
 from __future__ import annotations
 

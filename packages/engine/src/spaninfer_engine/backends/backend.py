@@ -68,7 +68,7 @@ class BackendOptions:
 
 
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Hears how many units of work are done, and of how many."""
+"""Called with the number of units of work that are done, and of all."""
 
 
 class Backend(ABC):
@@ -99,10 +99,10 @@ class Backend(ABC):
         """Raise ConfigError for what the backend cannot do on this machine."""
 
     @abstractmethod
-    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:
+    def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:
         """Return the operators; only the backend's own framework is imported.
 
-        `tell` hears how many kernels are compiled, and of how many, where a step waits for that.
+        `on_progress` reports kernels that are compiled while a step waits.
         """
 
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002

@@ -43,7 +43,7 @@ def device_named(device: str | None) -> str | None:
 def choose_backend(
     asked: EngineConfig, stored_as: str, machine: Machine, result: Result
 ) -> tuple[Backend, str]:
-    """Return the backend asked for, or the best for this machine, and why.
+    """Return the requested backend, or the best for this machine, and why.
 
     `result` is the kind of array that the model's program returns.
 

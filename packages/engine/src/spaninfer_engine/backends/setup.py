@@ -1,4 +1,4 @@
-"""What a device serves: the sequences, and the memory of their keys and values."""
+"""The capacity of a device: the number of sequences, and the memory of their keys and values."""
 
 from __future__ import annotations
 

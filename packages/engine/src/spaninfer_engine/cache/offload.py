@@ -10,8 +10,8 @@ Copies are recorded in the order in which spans and slots change hands here, and
 them in that order, in front of the next step that is launched and behind all that were. That is
 all the synchronisation there is:
 
-* A span is copied to its slot when the steps that computed it have finished; whoever takes the span
-  next writes it in a later step, or by a later copy.
+* A span is copied to its slot when the steps that computed it have finished; the next owner of
+  the span writes it in a later step, or by a later copy.
 * A slot that is handed out anew is filled by a later copy than those that read it.
 * A span that is loaded was free or cached: no step under way touches it. It is published at once,
   because every step that may read it is launched behind the copy.

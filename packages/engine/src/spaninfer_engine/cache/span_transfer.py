@@ -57,7 +57,7 @@ class SpanTransfer(Resource):
         self._files, self._slots = files, slots
         self._jobs: SimpleQueue[tuple[Job, Callable[[], None]] | None] = SimpleQueue()
         self._done: SimpleQueue[Done] = SimpleQueue()
-        self._wake: Callable[[], None] = _nobody_waits
+        self._wake: Callable[[], None] = _without_loop
         self._may_write = True
         self._stop_at: float | None = None
         self._thread = Thread(target=self._work, name="spaninfer-spans", daemon=True)
@@ -105,7 +105,7 @@ class SpanTransfer(Resource):
             _log.warning("%s", damaged)
         except OSError as error:
             self._tell(job, error)
-        except Exception:  # whatever happens here, the loop hears of the job: a miss
+        except Exception:  # whatever happens here, the loop gets an outcome of the job: a miss
             _log.exception("a span was not transferred")
         return None
 
@@ -136,5 +136,5 @@ class SpanTransfer(Resource):
             _log.warning("a span of the KV cache could not be transferred: %s", error)
 
 
-def _nobody_waits() -> None:
+def _without_loop() -> None:
     """There is no loop yet."""

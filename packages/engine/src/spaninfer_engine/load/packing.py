@@ -63,12 +63,12 @@ def as_packed(asked: EngineConfig, packing: Packing) -> EngineConfig:
     if asked.backend not in (None, "cpu"):
         raise ConfigError(
             f"{asked.model} holds weights packed for backend cpu, and backend {asked.backend} was "
-            f"asked for; {WAY_OUT}"
+            f"requested; {WAY_OUT}"
         )
     if asked.device not in (None, "cpu"):
         raise ConfigError(
             f"{asked.model} holds weights packed for backend cpu, and device {asked.device} was "
-            f"asked for; {WAY_OUT}"
+            f"requested; {WAY_OUT}"
         )
     group: QuantizeGroup | None = None  # of what shares no scales
     if packing.quantize in GROUPED:

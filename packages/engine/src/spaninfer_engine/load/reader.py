@@ -19,7 +19,7 @@ _WEIGHTS = tuple(
 
 
 class WeightReader(Protocol):
-    """Arrays by Hugging Face name, in Hugging Face row order, read when asked for.
+    """Arrays by Hugging Face name, in Hugging Face row order, read on demand.
 
     An array shares memory with the mapped file where the container stores it as it is, and is
     then read-only; permuted or dequantised arrays are made anew at every `read`. Arrays stay
@@ -130,7 +130,7 @@ class EntryReader(Resource):
         if name not in self._names:
             raise CheckpointError(f"{self._source}: there is no tensor {name!r}")
         if name not in self._entries:
-            raise CheckpointError(f"{self._source}: {name!r} was asked for after close()")
+            raise CheckpointError(f"{self._source}: {name!r} was read after close()")
         return self._entries[name]
 
 

@@ -41,7 +41,7 @@ class Rotary:
         rope = self._rope
         inverse, factor = self._inverse(position, planned_len)
         positions = places if rope.sections else places[0]
-        cos, sin = cos_sin(positions, inverse, factor, rope.sections, rope.interleaved)
+        cos, sin = cos_sin(positions, inverse, factor, rope.sections, rope.mrope_interleaved)
         return Rotation(cos, sin)
 
     def _inverse(self, position: Ints, planned_len: Ints) -> tuple[Floats, float]:

@@ -1,4 +1,4 @@
-"""Where the states of a step's slices come from, and where they are left.
+"""The places of a step's recurrent states: those read before each slice, those written after it.
 
 Index i of a sequence's table in a state group names the span that holds its state behind position
 (i + 1) * span_len - 1, or as far as it was computed: the sequence's own span, which steps

@@ -444,5 +444,5 @@ def span_buffer_shape(group: CacheGroup, num_spans: int, span_len: int) -> tuple
     """[S N X]: a span of all layers of a group is one contiguous row of N * X numbers."""
     if group.state is not None:
         return num_spans, len(group.layers), group.state.numbers
-    width = group.key_dim + (0 if group.values_in_keys else group.value_dim)
+    width = group.key_size + (0 if group.values_in_keys else group.value_size)
     return num_spans, len(group.layers), span_len * group.kv_heads * width

@@ -45,8 +45,8 @@ def _projected(program: ProgramBuilder, node: DeltaAttention, x: str) -> tuple[s
             )
         case GroupedDelta(qkvz=qkvz, ba=ba):
             ratio = node.value_heads // node.key_heads
-            values = ratio * node.value_dim
-            rows = (node.key_dim, node.key_dim, values, values)
+            values = ratio * node.value_size
+            rows = (node.key_size, node.key_size, values, values)
             return (
                 _some_rows(program, qkvz, x, "qkv", GroupedRows(rows, (0, 1, 2))),
                 _some_rows(program, qkvz, x, "z", GroupedRows(rows, (3,))),

@@ -137,7 +137,7 @@ class Runner(Resource):
 
     @property
     def lookahead(self) -> int:
-        """Plans that `start` takes before the oldest one's result must be asked for."""
+        """Plans that `start` takes before the oldest one's result must be fetched."""
         return self._device.lookahead
 
     def start(self, plan: StepPlan) -> _Outcome:

@@ -189,7 +189,7 @@ class Sampler:
         chosen: NDArray[np.integer],
         failed: Mapping[int, Exception],
     ) -> dict[int, TokenLogprob]:
-        """Return the log-probabilities of chosen tokens, by request id, where they are asked for.
+        """Return the log-probabilities of chosen tokens, by request id, where requests want them.
 
         All rows are reported on at once, with as many most likely tokens as any of them asks for.
         """

@@ -18,7 +18,7 @@ class Rope:
     style: RopeStyle
     frequencies: Frequencies
     sections: tuple[int, ...] = ()  # M-RoPE: how many frequencies each position axis gets
-    interleaved: bool = False  # M-RoPE: t h w t h w ... instead of contiguous sections
+    mrope_interleaved: bool = False  # M-RoPE: t h w t h w ... instead of contiguous sections
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ class Kept:
     """What a layer keeps: its KV shape, or its state. Equal layers share span numbers."""
 
     kv_heads: int
-    key_dim: int
-    value_dim: int
+    key_size: int
+    value_size: int
     window: int | None = None
     values_in_keys: bool = False
     state: StateShape | None = None
@@ -38,8 +38,8 @@ class Groups:
                 index=index,
                 layers=tuple(layers),
                 kv_heads=kept.kv_heads,
-                key_dim=kept.key_dim,
-                value_dim=kept.value_dim,
+                key_size=kept.key_size,
+                value_size=kept.value_size,
                 values_in_keys=kept.values_in_keys,
                 window=kept.window,
                 state=kept.state,

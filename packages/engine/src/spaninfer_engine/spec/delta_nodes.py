@@ -11,15 +11,15 @@ from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 class StateShape:
     """What a layer of linear attention keeps of a sequence, in float32 whatever keys are kept in.
 
-    The last `inputs` rows of `channels` in front of its convolution, and a matrix [key_dim
-    value_dim] per head: errors of fewer bits would add up over the length of a text.
+    The last `inputs` rows of `channels` in front of its convolution, and a matrix [key_size
+    value_size] per head: errors of fewer bits would add up over the length of a text.
     """
 
     inputs: int
     channels: int
     heads: int
-    key_dim: int
-    value_dim: int
+    key_size: int
+    value_size: int
 
     @property
     def conv_numbers(self) -> int:
@@ -29,7 +29,7 @@ class StateShape:
     @property
     def numbers(self) -> int:
         """Numbers that one layer keeps."""
-        return self.conv_numbers + self.heads * self.key_dim * self.value_dim
+        return self.conv_numbers + self.heads * self.key_size * self.value_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class DeltaAttention:
 
     key_heads: int
     value_heads: int
-    key_dim: int
-    value_dim: int
+    key_size: int
+    value_size: int
     projections: SplitDelta | GroupedDelta
     conv: Weight  # [channels, 1, taps]
     a_log: Weight  # [value heads]
@@ -73,12 +73,12 @@ class DeltaAttention:
     @property
     def keys(self) -> int:
         """Channels of all queries, and of all keys."""
-        return self.key_heads * self.key_dim
+        return self.key_heads * self.key_size
 
     @property
     def values(self) -> int:
         """Channels of all values."""
-        return self.value_heads * self.value_dim
+        return self.value_heads * self.value_size
 
     @property
     def taps(self) -> int:
@@ -89,4 +89,4 @@ class DeltaAttention:
     def state(self) -> StateShape:
         """What it keeps of a sequence."""
         channels = 2 * self.keys + self.values
-        return StateShape(self.taps - 1, channels, self.value_heads, self.key_dim, self.value_dim)
+        return StateShape(self.taps - 1, channels, self.value_heads, self.key_size, self.value_size)

@@ -268,7 +268,7 @@ def _heads(node: Attention | RaggedAttention, hidden: int) -> Misfits:
 def _grouped(node: Attention, group: CacheGroup, hidden: int) -> Misfits:
     heads, dim = node.heads, node.heads.dim
     yield from _heads(node, hidden)
-    if (group.kv_heads, group.key_dim, group.value_dim) != (heads.kv, dim, dim):
+    if (group.kv_heads, group.key_size, group.value_size) != (heads.kv, dim, dim):
         yield f"cache group {group.index} does not hold {heads.kv} keys of {dim} channels"
     if group.window != node.window or (node.window is not None and node.window < 1):
         yield f"a window of {node.window} is kept as {group.window}"
@@ -318,7 +318,7 @@ def _indexer(node: Indexer, attention: MlaAttention, groups: tuple[CacheGroup, .
 
 
 def _kept_in(group: CacheGroup) -> tuple[int, int, int, bool]:
-    return group.kv_heads, group.key_dim, group.value_dim, group.values_in_keys
+    return group.kv_heads, group.key_size, group.value_size, group.values_in_keys
 
 
 def _rope(rope: Rope, size: int) -> Misfits:

@@ -11,7 +11,7 @@ from spaninfer_engine.spec.weight_nodes import Linear
 
 def delta_misfits(node: DeltaAttention, group: CacheGroup, hidden: int) -> Iterator[str]:
     """Yield a sentence for every size that does not fit what reads it."""
-    sizes = node.key_heads, node.value_heads, node.key_dim, node.value_dim, node.taps - 1
+    sizes = node.key_heads, node.value_heads, node.key_size, node.value_size, node.taps - 1
     if min(sizes) < 1 or node.value_heads % node.key_heads:
         yield f"{node.value_heads} states do not share {node.key_heads} keys evenly"
         return
@@ -28,7 +28,7 @@ def delta_misfits(node: DeltaAttention, group: CacheGroup, hidden: int) -> Itera
     shapes += [
         (node.conv.name, node.conv.shape, (channels, 1, node.taps)),
         *((each.name, each.shape, (heads,)) for each in (node.a_log, node.dt_bias)),
-        (node.norm.weight.name, node.norm.weight.shape, (node.value_dim,)),
+        (node.norm.weight.name, node.norm.weight.shape, (node.value_size,)),
     ]
     for name, shape, fitting in shapes:
         if shape != fitting:

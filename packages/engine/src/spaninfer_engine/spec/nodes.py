@@ -123,21 +123,21 @@ class CacheGroup:
     index: int
     layers: tuple[int, ...]
     kv_heads: int
-    key_dim: int
-    value_dim: int
-    values_in_keys: bool = False  # MLA: values are the first value_dim channels of the keys
+    key_size: int
+    value_size: int
+    values_in_keys: bool = False  # MLA: values are the first value_size channels of the keys
     window: int | None = None
     state: StateShape | None = None
 
     @property
     def is_index(self) -> bool:
         """True if these are an indexer's keys: there are no values."""
-        return self.values_in_keys and self.value_dim == self.key_dim
+        return self.values_in_keys and self.value_size == self.key_size
 
     @property
     def rotary_dim(self) -> int:
         """The channels of keys behind values that lie in them."""
-        return self.key_dim - self.value_dim if self.values_in_keys else 0
+        return self.key_size - self.value_size if self.values_in_keys else 0
 
 
 @dataclass(frozen=True, slots=True)

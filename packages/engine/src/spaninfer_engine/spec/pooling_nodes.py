@@ -63,7 +63,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class PairPrompt:
-    """How a chat template is asked for the prompt of a query and a document."""
+    """The call of a chat template that makes the prompt of a query and a document."""
 
     instruction: str = ""  # the system's message, if any
     add_generation_prompt: bool = False

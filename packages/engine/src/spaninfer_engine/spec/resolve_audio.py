@@ -1,4 +1,4 @@
-"""[audio] -> the tower that hears clips."""
+"""[audio] -> the tower that encodes clips."""
 
 from __future__ import annotations
 

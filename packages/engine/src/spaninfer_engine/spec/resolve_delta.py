@@ -32,16 +32,16 @@ class DeltaReader:
             problem = f"{value_heads} value heads are no multiple of {key_heads} key heads"
             raise scope.error("delta", "k_heads", problem)
         taps = scope.integer("delta", "taps")
-        key_dim, value_dim = (scope.integer("delta", each) for each in ("k_dim", "v_dim"))
-        keys, values = key_heads * key_dim, value_heads * value_dim
-        norm = maker.norm(maker.name("delta_norm", within), value_dim, "rms")
+        key_size, value_size = (scope.integer("delta", each) for each in ("k_dim", "v_dim"))
+        keys, values = key_heads * key_size, value_heads * value_size
+        norm = maker.norm(maker.name("delta_norm", within), value_size, "rms")
         if norm is None:
             raise scope.error("delta", "layers", "[weights] delta_norm must have a name")
         node = DeltaAttention(
             key_heads=key_heads,
             value_heads=value_heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
+            key_size=key_size,
+            value_size=value_size,
             projections=self._projections(within, keys, values, value_heads),
             conv=Weight(f"{maker.name('delta_conv', within)}.weight", (2 * keys + values, 1, taps)),
             a_log=self._per_head("delta_a_log", within, value_heads),

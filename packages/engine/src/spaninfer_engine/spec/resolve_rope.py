@@ -57,7 +57,7 @@ def rope(scope: Scope, local: bool) -> Rope:
         style=cast(RopeStyle, scope.text("rope", "style")),
         frequencies=_frequencies(scope, table, dim, local),
         sections=_sections(scope, table, dim),
-        interleaved=scope.text("rope", "mrope") == "interleaved",
+        mrope_interleaved=scope.text("rope", "mrope") == "interleaved",
     )
 
 

@@ -1,4 +1,4 @@
-"""The values of a spec for one config.json: computed when asked for, checked and kept."""
+"""The values of a spec for one config.json: computed when first read, checked and kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spaninfer_engine.spec.values import evaluate, mentions
 from spaninfer_engine.spec.vocabulary import SECTIONS
 from spaninfer_engine.spec.words import REQUIRED, Word
 
-_TOLD = 4  # config keys that an error repeats
+_SHOWN = 4  # config keys that an error repeats
 
 
 class Scope:
@@ -89,7 +89,7 @@ class Scope:
             self._account(self.spec.entry(section, key))
 
     def unasked(self) -> tuple[tuple[str, str], ...]:
-        """Return the keys that the spec's own file says and that nothing asked for so far."""
+        """Return the keys that the spec's own file says and that nothing has read so far."""
         asked = {(section, key) for section, key, _ in self._kept}
         return tuple(
             place
@@ -103,7 +103,7 @@ class Scope:
         """Return the error that blames a value of the spec."""
         entry = self.spec.entry(section, key)
         written = f"{entry.text!r}: " if entry.tree is not None else ""
-        why = written + problem + self._told(entry) + self._assumed(entry)
+        why = written + problem + self._config_values(entry) + self._assumed(entry)
         return SpecError(entry.source, section, key, why)
 
     def _assumed(self, entry: Entry) -> str:
@@ -117,13 +117,13 @@ class Scope:
         ]
         return f" (config.json has no {', no '.join(parts)})" if parts else ""
 
-    def _told(self, entry: Entry) -> str:
+    def _config_values(self, entry: Entry) -> str:
         """Return what config.json says of the keys that a value is computed from."""
         paths = list(dict.fromkeys(self._mentioned(entry, set())))
-        told = [
+        values = [
             f"{path} = {shown(value)}" for path in paths if (value := self.key(path)) is not None
         ]
-        return f"; config.json says {', '.join(told[:_TOLD])}" if told else ""
+        return f"; config.json says {', '.join(values[:_SHOWN])}" if values else ""
 
     def _mentioned(self, entry: Entry, seen: set[str]) -> Iterator[str]:
         """Yield every config key below a value, also those behind names."""

@@ -101,7 +101,7 @@ class Capacity:
 def capacity(
     asked: EngineConfig, checkpoint: Checkpoint, place: Place, lengths: Sequence[int]
 ) -> Capacity:
-    """Return what fits in a place, as asked for or, where no format is, in each that is usual.
+    """Return what fits in a place: in the requested format or, without one, in each usual format.
 
     Lengths above the model's context are taken for it. Raises ConfigError and CheckpointError as a
     start does, NotBuilt for models without a KV cache.
@@ -148,7 +148,7 @@ def capacity(
 
 
 def _choices(asked: EngineConfig, of: _Measure) -> Iterator[EngineConfig]:
-    """Yield what was asked for, and with no format of weights chosen the usual ones as well."""
+    """Yield the requested configuration, and without a format of weights the usual ones as well."""
     yield asked
     if asked.quantize is None and not of.is_quantised:
         for name in FORMATS.get(of.compute(asked).backend.name, ()):

@@ -46,7 +46,7 @@ class PlanRunner(Protocol):
         ...
 
     def start(self, plan: StepPlan) -> Outcome:
-        """Begin to compute the plan's slices; outcomes are asked for in the order of plans."""
+        """Begin to compute the plan's slices; outcomes are fetched in the order of plans."""
         ...
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:

@@ -70,7 +70,7 @@ def media_setup(folder: Path, model: Model) -> MediaSetup | None:
         has_mrope=any(rope.sections for rope in turns),
         tokens_per_second=tokens.seconds_per_t,
         # The families that interleave the axes write the time of each frame into the text.
-        frame_marks=_both(*marks) if any(rope.interleaved for rope in turns) else None,
+        frame_marks=_both(*marks) if any(rope.mrope_interleaved for rope in turns) else None,
         image_marks=_both(*marks) if tokens.around else None,
         around=tokens.around,
         replaced_marks=_both(*marks) if tokens.replaces_marks else None,

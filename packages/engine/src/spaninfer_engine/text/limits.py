@@ -45,7 +45,7 @@ class Budget:
         """Take off what a value is long as text, without making that text.
 
         A list that holds itself twice, thirty times over, is small in memory and endless in text;
-        so the walk counts each time it passes.
+        so it counts each time the traversal passes.
         """
         pending = [value]
         while pending:

@@ -1,7 +1,7 @@
 """Methods of texts, as templates call them: with the provenance of what they return.
 
-Each gives the text that Python's own gives. A method that is not here returns text that nobody
-wrote, unless all that went into it is the template's.
+Each gives the text that Python's own gives. A method that is not here returns text without
+an author, unless all that went into it is the template's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from spaninfer_engine.backends.cpu.kv_cache import allocate, cached_in
 from spaninfer_engine.spec.nodes import CacheGroup
 
-LATENT = CacheGroup(0, (0, 3), kv_heads=1, key_dim=40, value_dim=32, values_in_keys=True)
+LATENT = CacheGroup(0, (0, 3), kv_heads=1, key_size=40, value_size=32, values_in_keys=True)
 
 
 @pytest.mark.parametrize(("kind", "code_bytes"), [("int8", 40), ("uint4", 20)])
@@ -41,7 +41,7 @@ def test_latents_that_are_no_codes_have_no_scales(kind: Any) -> None:
 
 
 def test_keys_without_values_in_them_have_one_scale() -> None:
-    group = CacheGroup(0, (0,), kv_heads=2, key_dim=8, value_dim=6)
+    group = CacheGroup(0, (0,), kv_heads=2, key_size=8, value_size=6)
     cache = allocate(group, num_spans=2, span_len=4, kind="uint4")
 
     keys, values = cached_in(cache.keys[0]), cached_in(cache.values[0])

@@ -67,18 +67,23 @@ def _random(shape: tuple[int, ...], seed: int) -> Array:
 
 
 def _group(sizes: tuple[int, int, int, int]) -> CacheGroup:
-    _, kv_heads, key_dim, value_dim = sizes
+    _, kv_heads, key_size, value_size = sizes
     return CacheGroup(
-        0, tuple(range(LAYERS)), kv_heads, key_dim, value_dim, values_in_keys=key_dim > value_dim
+        0,
+        tuple(range(LAYERS)),
+        kv_heads,
+        key_size,
+        value_size,
+        values_in_keys=key_size > value_size,
     )
 
 
 def _written(group: CacheGroup, seq_id: int) -> tuple[Array, Array]:
     rows = LENGTHS[seq_id]
-    keys = _random((rows, group.kv_heads, group.key_dim), seq_id)
+    keys = _random((rows, group.kv_heads, group.key_size), seq_id)
     if group.values_in_keys:
-        return keys, keys[..., : group.value_dim]
-    return keys, _random((rows, group.kv_heads, group.value_dim), seq_id + 10)
+        return keys, keys[..., : group.value_size]
+    return keys, _random((rows, group.kv_heads, group.value_size), seq_id + 10)
 
 
 class Spans:
@@ -175,8 +180,8 @@ def _check(
     earlier = [(seq_id, 0, start) for seq_id, start, _ in parts if start]
     if earlier:
         spans.run(earlier, lambda step: spans.write(step, earlier))
-    query = _random((sum(stop - start for _, start, stop in parts), sizes[0], group.key_dim), 99)
-    scores = {"scale": group.key_dim**-0.5, "softcap": softcap, "window": window}
+    query = _random((sum(stop - start for _, start, stop in parts), sizes[0], group.key_size), 99)
+    scores = {"scale": group.key_size**-0.5, "softcap": softcap, "window": window}
 
     def forward(step: Step[Any]) -> Any:
         spans.write(step, parts)
@@ -258,9 +263,9 @@ def test_a_span_of_all_layers_is_one_piece_of_memory(sizes: Any, backend: Backen
     keys, values, rows = ops.cache(group, 7, 16)
 
     numbers = keys.numel() + (0 if group.values_in_keys else values.numel())
-    assert keys.shape == (LAYERS, 7, 16, group.kv_heads, group.key_dim)
-    assert values.shape == (LAYERS, 7, 16, group.kv_heads, group.value_dim)
+    assert keys.shape == (LAYERS, 7, 16, group.kv_heads, group.key_size)
+    assert values.shape == (LAYERS, 7, 16, group.kv_heads, group.value_size)
     assert keys.stride()[:2] == (numbers // (7 * LAYERS), numbers // 7)
-    assert keys.stride()[3] == 16 * group.key_dim  # the tokens of a head lie together
+    assert keys.stride()[3] == 16 * group.key_size  # the tokens of a head lie together
     assert rows.shape == (7, numbers // 7 * keys.itemsize)
     assert rows.data_ptr() == keys.data_ptr()

@@ -32,11 +32,11 @@ class ApiServerProcesses:
         self._waiting = [self._start() for _ in range(settings.api_servers)]
 
     def take(self) -> ApiServerProcess:
-        """Return a process that nobody has taken, a new one where there is none left."""
+        """Return a waiting process, or a new one where none is left."""
         return self._waiting.pop() if self._waiting else self._start()
 
     def close(self) -> None:
-        """End the processes that nobody has taken; idempotent."""
+        """End the waiting processes; idempotent."""
         while self._waiting:
             process, end = self._waiting.pop()
             end.close()

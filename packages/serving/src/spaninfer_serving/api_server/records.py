@@ -246,7 +246,7 @@ def typed_map(value: Any) -> CacheMap:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Return an error as plain values; of one that is nobody's fault here, its text alone."""
+    """Return an error as plain values; of one of an unknown kind, its text alone."""
     if isinstance(error, Problem):
         names = ("status", "type", "param", "code", "headers")
         return Fault("Problem", error.message, {name: getattr(error, name) for name in names})

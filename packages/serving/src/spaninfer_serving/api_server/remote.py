@@ -195,7 +195,7 @@ class RemoteClient:
         self.link.send(messages.Call(call, operation, list(arguments)))
         try:
             return await answer
-        except asyncio.CancelledError:  # whoever asked has left
+        except asyncio.CancelledError:  # the caller has left
             self._calls.pop(call, None)
             self.link.send(messages.Cancel(call))
             raise
@@ -222,7 +222,7 @@ class RemoteClient:
                 self._choices.take(news)
             case messages.Answer(call, value, fault):
                 answer = self._calls.pop(call, None)
-                if answer is None or answer.done():  # meanwhile whoever asked has left
+                if answer is None or answer.done():  # the caller has left meanwhile
                     return
                 if fault is None:
                     answer.set_result(value)

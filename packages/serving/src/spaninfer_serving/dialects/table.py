@@ -294,4 +294,4 @@ THINKING: tuple[Thinking, ...] = (
     ),
     Thinking(("<think>",), ("</think>",)),
 )
-"""Reasoning, in the order in which a template is asked for its closing marks."""
+"""Reasoning, in the order in which closing marks are looked for in a template."""

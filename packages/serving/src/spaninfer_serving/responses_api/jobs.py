@@ -65,7 +65,7 @@ class ResponseService:
     async def finish(
         self, job: ResponseJob, answer: BlockAnswer, last: Output, items: list[OutputItem]
     ) -> ResponseObject:
-        """Return the finished response, and keep it if that was asked for."""
+        """Return the finished response, and keep it if `store` was set."""
         reasoning = answer.texts("reasoning")
         num_reasoning = await asyncio.to_thread(self._num_tokens, reasoning) if reasoning else 0
         response = finished(job.response, answer, last, items, num_reasoning)

@@ -147,7 +147,7 @@ class TopLogprob(BaseModel):
 
 
 class ChatLogprob(TopLogprob):
-    """A token that was chosen, and the likeliest others."""
+    """A token that was chosen, and the top tokens in its place."""
 
     top_logprobs: list[TopLogprob]
 

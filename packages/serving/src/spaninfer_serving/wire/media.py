@@ -132,7 +132,7 @@ class ProcessorOptions(_Part):
     num_frames: Annotated[int, Field(ge=1)] | None = None
 
     def of(self, kind: str) -> dict[str, Any]:
-        """Return what is asked for media of a kind."""
+        """Return the options for media of a kind."""
         names = {"image": ("min_pixels", "max_pixels"), "audio": ()}
         asked = self.model_dump(exclude_none=True)
         return {name: asked[name] for name in names.get(kind, tuple(asked)) if name in asked}

@@ -1,6 +1,6 @@
 """Answers with long lists of log-probabilities as JSON, piece by piece.
 
-What writes JSON holds the interpreter until it is done, 190 ms for 8,000 tokens with 20 likeliest
+What writes JSON holds the interpreter until it is done, 190 ms for 8,000 tokens with 20 top tokens
 each, and no step is launched meanwhile; and all of it would be in memory several times over. So it
 is made of `PIECE` tokens at a time, when the client has read what came before.
 """
@@ -18,7 +18,7 @@ from spaninfer_serving.wire.chat import ChatLogprobs
 from spaninfer_serving.wire.completions import CompletionLogprobs
 
 T = TypeVar("T")
-PIECE = 128  # tokens; 3 ms with 20 likeliest each (one of two busy cores of an AMD EPYC)
+PIECE = 128  # tokens; 3 ms with 20 top tokens each (one of two busy cores of an AMD EPYC)
 
 
 class TextEvents:
@@ -78,14 +78,14 @@ def completion_pieces(parts: Iterable[CompletionLogprobs]) -> Iterator[str]:
     """Yield the JSON of parallel lists that come in parts; the largest goes first, unkept."""
     columns: dict[str, list[str]] = {"tokens": [], "token_logprobs": [], "text_offset": []}
 
-    def likeliest() -> Iterator[Sequence[object]]:
+    def top_tokens() -> Iterator[Sequence[object]]:
         for part in parts:
             for name, column in columns.items():
                 column += _joined([getattr(part, name)])
             yield part.top_logprobs
 
     yield '{"top_logprobs":['
-    yield from _joined(likeliest())
+    yield from _joined(top_tokens())
     for name, column in columns.items():
         yield f'],"{name}":['
         yield ",".join(column)

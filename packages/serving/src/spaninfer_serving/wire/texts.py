@@ -98,7 +98,7 @@ class EmbeddingResponse(BaseModel):
 
 
 class Label(BaseModel):
-    """The likeliest label of a text, and the probabilities of all, in the model's order."""
+    """The most likely label of a text, and the probabilities of all, in the model's order."""
 
     index: int
     label: str
@@ -137,7 +137,7 @@ class ScoreResponse(BaseModel):
 
 
 class RankedDocument(BaseModel):
-    """A document's place in the request, its score, and its text if asked for."""
+    """A document's place in the request, its score, and its text if requested."""
 
     index: int
     document: dict[str, Any] | None = None

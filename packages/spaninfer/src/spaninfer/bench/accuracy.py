@@ -1,4 +1,4 @@
-"""How many questions about held-out pictures and clips a model answers rightly, by skill."""
+"""Accuracy on held-out pictures and clips: the share of questions answered rightly, by skill."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def measure_accuracy(
     for skill in (each for each in SKILLS if each in skills):
         right, waiting = 0, questions(skill, count)
         while asked := tuple(islice(waiting, _AT_ONCE)):
-            told = answers(engine, asked)
+            found = answers(engine, asked)
             right += sum(
                 question.asked.is_right(answer)
-                for question, answer in zip(asked, told, strict=True)
+                for question, answer in zip(asked, found, strict=True)
             )
         fields = summary("% right", [100 * right / count])
         note(f"{skill}: {right} of {count}")
@@ -45,7 +45,7 @@ def measure_accuracy(
 def answers(engine: Engine, asked: tuple[Question, ...]) -> list[str]:
     """Return the model's greedy answers."""
     sampling = SamplingParams(temperature=0.0, max_tokens=_MAX_TOKENS)
-    return [told.text for told in engine.chat([messages_of(each) for each in asked], sampling)]
+    return [answer.text for answer in engine.chat([messages_of(each) for each in asked], sampling)]
 
 
 def messages_of(question: Question) -> list[dict[str, Any]]:

@@ -27,5 +27,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except typer.Exit as told:  # what is wrong stands on standard error
-        sys.exit(told.exit_code)
+    except typer.Exit as ended:  # what is wrong stands on standard error
+        sys.exit(ended.exit_code)

@@ -1,10 +1,10 @@
 """The cost of a prefix hit by the tier that it comes from: KV cache, host memory, disk.
 
 A first engine computes the beginnings of all prompts and leaves them on disk, two of each length. A
-second one is asked for one of them three times, with another end each time: it reads it from disk,
+second one continues one of them three times, with another end each time: it reads it from disk,
 shares it in its KV cache, and, when other prompts have taken that, loads it from host memory. Its
 files are read cold: the system's page cache has nothing of them. Those of the other one, which is
-asked for once, are read from the page cache.
+continued once, are read from the page cache.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _MIXED = 1024
 
 
 class Prompts:
-    """The random prompts of one run, each drawn when it is asked for."""
+    """The random prompts of one run, each drawn on demand."""
 
     def __init__(self, vocab: int, seed: int) -> None:
         self._random = Random(seed)

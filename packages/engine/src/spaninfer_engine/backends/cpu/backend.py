@@ -59,7 +59,7 @@ class CpuBackend(Backend):
             return asked.dtype, "requested: what GEMMs see of activations"
         return only_float32(self, asked)
 
-    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:
+    def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:
         """Return the kernels' operators."""
         from spaninfer_kernels_cpu import Format
 
@@ -80,7 +80,7 @@ class CpuBackend(Backend):
             stored_as=options.stored_as,
             kv_dtype=kv_dtype,
             formats=options.formats,
-            tell=tell,
+            on_progress=on_progress,
             tuner=GemmTuner(asked.tune),
         )
 

@@ -43,15 +43,15 @@ def allocate(
             "kv_dtype uint4 is too coarse for sparse attention: the keys of this model's indexer "
             "would select one key in nine differently; choose int8, or leave it out"
         )
-    sizes = (group.key_dim,) if group.values_in_keys else (group.key_dim, group.value_dim)
-    split = group.value_dim if group.rotary_dim else None
+    sizes = (group.key_size,) if group.values_in_keys else (group.key_size, group.value_size)
+    split = group.value_size if group.rotary_dim else None
     forms = [_form(size, kind, split) for size in sizes]
     heads = span_len * group.kv_heads
     widths = [heads * form.itemsize for form in forms]
     memory = aligned((num_spans, len(group.layers), sum(widths)), np.uint8)
     keys = _records(memory[..., : widths[0]], forms[0], span_len, group.kv_heads)
     if group.values_in_keys:
-        values = keys.view(_form(group.value_dim, kind, of=forms[0]))
+        values = keys.view(_form(group.value_size, kind, of=forms[0]))
     else:
         values = _records(memory[..., widths[0] :], forms[1], span_len, group.kv_heads)
     rows = as_rows(memory)

@@ -18,8 +18,8 @@ from spaninfer_kernels_cpu import (
     Compilers,
     Format,
     IsaLevelError,
+    OnProgress,
     Seconds,
-    Tell,
     ThreadPool,
     Tuned,
     attention_kernels,
@@ -70,8 +70,8 @@ class CpuOps(ReferenceOps):
     Weights of GEMMs are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
     (`stored_as` is what those of a model without weights would be stored in), and quantised ones as
     codes where GEMMs have them (`formats` are those, by name). GEMMs see activations in
-    `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`. `tell`
-    hears how many kernels are compiled, and of how many, while a step waits. `tuner` chooses the
+    `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`.
+    `on_progress` reports kernels that are compiled while a step waits. `tuner` chooses the
     GEMMs' kernels.
     """
 
@@ -86,7 +86,7 @@ class CpuOps(ReferenceOps):
         kv_dtype: CacheKind = "float32",
         formats: Mapping[str, WeightFormat] | None = None,
         team: ThreadPool | None = None,
-        tell: Tell | None = None,
+        on_progress: OnProgress | None = None,
         tuner: GemmTuner | None = None,
     ) -> None:
         super().__init__("float32")
@@ -98,7 +98,7 @@ class CpuOps(ReferenceOps):
         self._formats = formats or {}
         self._team = team
         self._inputs = Inputs()
-        self._compilers = Compilers(tell)
+        self._compilers = Compilers(on_progress)
 
     def warm(self) -> None:
         """Start compiling kernels that every model needs and the disk lacks, in other processes.
@@ -114,17 +114,17 @@ class CpuOps(ReferenceOps):
         make_thread_pool_ready()
         make_planner_ready()
 
-    def tune(self, tell: Tell) -> None:
+    def tune(self, on_progress: OnProgress) -> None:
         """Choose the fastest kernels for the weights that were packed or mapped (`GemmTuner.run`).
 
         Scripts that are recorded later use them.
         """
-        self._tuner.run(self._compilers, tell)
+        self._tuner.run(self._compilers, on_progress)
         self._tuner.end()
 
-    def time_kernels(self, tell: Tell) -> tuple[tuple[Tuned, ...], dict[int, Seconds]]:
+    def time_kernels(self, on_progress: OnProgress) -> tuple[tuple[Tuned, ...], dict[int, Seconds]]:
         """Return the times of kernels, taken anew, and by threads of those for most weights."""
-        tuned = self._tuner.run(self._compilers, tell, anew=True)
+        tuned = self._tuner.run(self._compilers, on_progress, anew=True)
         threads = self._tuner.thread_times(tuned[0], self._compilers) if tuned else {}
         return tuned, threads
 

@@ -10,9 +10,9 @@ from spaninfer_kernels_cpu import (
     Compilers,
     Format,
     MicroKernels,
+    OnProgress,
     Packed,
     Seconds,
-    Tell,
     Trial,
     Tuned,
     shared_thread_pool,
@@ -59,7 +59,12 @@ class GemmTuner:
         return self._chosen.get(_Key(format, rounded))
 
     def run(
-        self, compilers: Compilers, tell: Tell, *, budget_s: float = BUDGET_S, anew: bool = False
+        self,
+        compilers: Compilers,
+        on_progress: OnProgress,
+        *,
+        budget_s: float = BUDGET_S,
+        anew: bool = False,
     ) -> tuple[Tuned, ...]:
         """Choose kernels for every format, from the cache's times unless `anew`; return all times.
 
@@ -69,7 +74,7 @@ class GemmTuner:
         done = []
         for key in keys:
             trial = self._trial(key, compilers)
-            tuned = tune(trial, budget_s / len(keys), tell, anew=anew)
+            tuned = tune(trial, budget_s / len(keys), on_progress, anew=anew)
             choice = tuned.choice
             self._chosen[key] = choice.micro
             few, many = choice.few.name, choice.many.name

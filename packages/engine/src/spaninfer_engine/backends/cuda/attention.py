@@ -61,7 +61,7 @@ class Plan:
         return None if slices is None else Plan(slices, self._caches, self.pools, self._kernels)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what `make` returned when this step first asked for `key`."""
+        """Return what `make` returned when this step first needed `key`."""
         if key not in self._made:
             self._made[key] = make()
         made: Made = self._made[key]

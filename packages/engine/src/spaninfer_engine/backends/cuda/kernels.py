@@ -79,7 +79,7 @@ class Kernels:
 
     @cached_property
     def gpu(self) -> Gpu:
-        """The GPU, asked for with the first launch."""
+        """The GPU, looked up with the first launch."""
         return get_gpu(self._index)
 
     @cached_property

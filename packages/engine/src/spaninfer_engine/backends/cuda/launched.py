@@ -93,7 +93,7 @@ class CudaStep:
         return None if self.reported is None else self.reported.logprobs()
 
     def logits(self) -> Floats:
-        """Return the logits [N V] that the host asked for."""
+        """Return the logits [N V] that the host samples from."""
         assert self._logits is not None, "no logits were requested"
         rows: Floats = self._logits.numpy()
         return rows

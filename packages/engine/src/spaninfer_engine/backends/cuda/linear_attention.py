@@ -114,12 +114,12 @@ def refuse_states(groups: Iterable[CacheGroup], capability: tuple[int, int]) -> 
         state = group.state
         if state is None:
             continue
-        odd = state.key_dim % 2 or state.value_dim % 2
-        if odd or state.key_dim > delta_rule.MAX_KEY_DIM or state.inputs + 1 not in _TAPS:
+        odd = state.key_size % 2 or state.value_size % 2
+        if odd or state.key_size > delta_rule.MAX_KEY_SIZE or state.inputs + 1 not in _TAPS:
             raise ConfigError(
-                f"layers of this model keep states of {state.key_dim} x {state.value_dim} behind a "
-                f"convolution of {state.inputs + 1} taps; the kernels of backend cuda take even "
-                f"numbers, keys of at most {delta_rule.MAX_KEY_DIM} channels and 2 or 4 taps; "
+                f"layers of this model keep states of {state.key_size} x {state.value_size} behind "
+                f"a convolution of {state.inputs + 1} taps; the kernels of backend cuda take even "
+                f"numbers, keys of at most {delta_rule.MAX_KEY_SIZE} channels and 2 or 4 taps; "
                 "choose --backend torch"
             )
         if capability < (8, 0):

@@ -28,6 +28,7 @@ from spaninfer_op_reference import (
 )
 from torch import Tensor
 
+from spaninfer_engine.backends.backend import OnProgress
 from spaninfer_engine.backends.cuda import scaled, sparse_attention
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
 from spaninfer_engine.backends.cuda.coded_experts import (
@@ -113,20 +114,19 @@ class CudaOps(TorchOps):
         self.kernels.prepare_every_size()
         self._quantized.prepare_every_size()
 
-    def compile(self, walk: Callable[[], None], tell: Callable[[int, int], None]) -> None:
-        """Compile side by side the kernels that `walk` launches and no earlier start has compiled.
+    def compile(self, trace: Callable[[], None], on_progress: OnProgress) -> None:
+        """Compile side by side the kernels that `trace` launches and no earlier start compiled.
 
-        It is called once, and what it launches does nothing. `tell` hears how many are done, and of
-        how many.
+        It is called once, and its launches do nothing.
         """
         # What an attempt before has prepared would do something, with what nothing has computed.
         self._start_over()
         try:
             with recording_kernels() as wanted:
-                walk()
+                trace()
         finally:
             self._start_over()
-        compile_all(wanted, tell)
+        compile_all(wanted, on_progress)
 
     def _start_over(self) -> None:
         """Prepare every launch anew, and free what earlier steps used."""
@@ -256,15 +256,15 @@ class CudaOps(TorchOps):
         layout = SpanLayout.contiguous(
             span_len=span_len,
             kv_heads=group.kv_heads,
-            key_size=group.key_dim,
-            value_size=group.value_dim,
+            key_size=group.key_size,
+            value_size=group.value_size,
             format=self._format,
             num_layers=len(group.layers),
             values_in_keys=group.values_in_keys,
         )
         shape = num_spans, layout.span_stride
         # Prefill reads whole blocks of keys, also what a window hides in front of them: spans that
-        # perhaps nobody has written, whose weight of 0 does not hide a NaN in their values.
+        # may never have been written, whose weight of 0 does not hide a NaN in their values.
         memory = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
         if self._format not in FORMATS.values():
@@ -377,7 +377,7 @@ class CudaOps(TorchOps):
         group = self._groups[int(str(operation.constant("group")))]
         constants = dict(operation.constants)
         kinds = constants.get("alibi"), bool(constants.get("chunked"))
-        return self._has_no_kernel(group.key_dim, group.value_dim, *kinds)
+        return self._has_no_kernel(group.key_size, group.value_size, *kinds)
 
     def select_keys(
         self,
@@ -418,14 +418,14 @@ class CudaOps(TorchOps):
             )
         return True
 
-    def _has_no_kernel(self, key_dim: int, value_dim: int, alibi: object, chunked: bool) -> bool:
+    def _has_no_kernel(self, key_size: int, value_size: int, alibi: object, chunked: bool) -> bool:
         """Raise ConfigError where plain operators would have to read codes."""
         grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
-        plain = key_dim % grain or value_dim % grain or alibi == "rounded" or chunked
+        plain = key_size % grain or value_size % grain or alibi == "rounded" or chunked
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
                 f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
-                f"this model: heads of {key_dim} and {value_dim} channels, ALiBi {alibi}, "
+                f"this model: heads of {key_size} and {value_size} channels, ALiBi {alibi}, "
                 f"chunks {chunked}; leave kv_dtype out"
             )
         return bool(plain)

@@ -72,11 +72,11 @@ class HostOps:
         if group.state is not None:
             return state_cache(group.state, num_spans, len(group.layers), self.dtype)
         buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
-        cut = span_len * group.kv_heads * group.key_dim
+        cut = span_len * group.kv_heads * group.key_size
         keys = _heads(buffer[..., :cut], span_len, group.kv_heads)
         rows = as_rows(buffer)
         if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim], rows)
+            return SpanCache(keys, keys[..., : group.value_size], rows)
         return SpanCache(keys, _heads(buffer[..., cut:], span_len, group.kv_heads), rows)
 
     def host_slots(self, cache: SpanCache[Array], num_slots: int) -> Array:

@@ -24,7 +24,7 @@ def state_cache(
     buffer = np.empty((num_spans, num_layers, state.numbers), dtype)
     cut, spans = state.conv_numbers, buffer.shape[:2]
     inputs = buffer[..., :cut].reshape(*spans, state.inputs, state.channels)
-    sizes = (state.heads, state.key_dim, state.value_dim)
+    sizes = (state.heads, state.key_size, state.value_size)
     matrices = buffer[..., cut:].reshape(*spans, *sizes)
     assert np.may_share_memory(inputs, buffer) or not buffer.size
     return SpanCache(inputs.swapaxes(0, 1), matrices.swapaxes(0, 1), as_rows(buffer))

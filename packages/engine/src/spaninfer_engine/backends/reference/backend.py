@@ -31,7 +31,7 @@ class ReferenceBackend(Backend):
         """Float32."""
         return only_float32(self, asked)
 
-    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
+    def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the definitions in float32."""
         from spaninfer_engine.backends.grid_weights import grid_of_packing
         from spaninfer_engine.backends.reference.ops import ReferenceOps

@@ -25,7 +25,7 @@ class TorchBackend(Backend):
     on_gpu = True
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
-        """Return the dtype asked for, or the checkpoint's."""
+        """Return the requested dtype, or the checkpoint's."""
         if asked.dtype is not None:
             return asked.dtype, "requested"
         for known in DTYPES:
@@ -33,7 +33,7 @@ class TorchBackend(Backend):
                 return known, "the checkpoint's"
         return "float32", f"the checkpoint is in {stored_as}, which torch does not compute in"
 
-    def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
+    def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return torch's operators on a device."""
         import torch
 

@@ -17,7 +17,7 @@ def state_cache(
 ) -> SpanCache[Tensor]:
     """Allocate the spans [S N numbers] of a state group."""
     buffer = torch.empty(shape, dtype=torch.float32, device=device)
-    cut, sizes = state.conv_numbers, (state.heads, state.key_dim, state.value_dim)
+    cut, sizes = state.conv_numbers, (state.heads, state.key_size, state.value_size)
     inputs = torch.unflatten(buffer[..., :cut], -1, (state.inputs, state.channels))
     matrices = torch.unflatten(buffer[..., cut:], -1, sizes)
     rows = buffer.view(torch.uint8).flatten(1)

@@ -89,11 +89,11 @@ class TorchTensors:
             return state_cache(group.state, shape, self.device)
         buffer = torch.empty(shape, dtype=self.dtype, device=self.device)
         head = (span_len, group.kv_heads)
-        cut = math.prod(head) * group.key_dim
+        cut = math.prod(head) * group.key_size
         keys = _heads(buffer[..., :cut], head)
         rows = buffer.view(torch.uint8).flatten(1)
         if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_dim], rows)
+            return SpanCache(keys, keys[..., : group.value_size], rows)
         return SpanCache(keys, _heads(buffer[..., cut:], head), rows)
 
     def host_slots(self, cache: SpanCache[Tensor], num_slots: int) -> Tensor:

@@ -50,7 +50,7 @@ class Uploader:
         self._lanes: SimpleQueue[_Lane] = SimpleQueue()  # the one that was used longest ago first
 
     def close(self) -> None:
-        """Give threads and buffers back; another array takes new ones. Harmless when repeated."""
+        """Give threads and buffers back; another array takes new ones. Idempotent."""
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None

@@ -1,4 +1,4 @@
-"""Codes of a weight as the words of its file hold them: one per byte only where that is asked for.
+"""Codes of a weight as the words of its file hold them, unpacked to one per byte on demand.
 
 A GPU unpacks them in a hundredth of the time that cores take, and half a byte is carried to it
 instead of one.

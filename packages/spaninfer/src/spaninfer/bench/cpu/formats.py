@@ -1,4 +1,4 @@
-"""Weight formats to compare: how engines are asked for each, and what is set beside it."""
+"""Weight formats to compare: the engine's options for each, and the peers set beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of our engine's steps goes: records per operator of a workload."""
+"""The time of our engine's steps by operator: a record for each operator of a workload."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class _File:
     config: Mapping[str, Any]
 
     def measure(self, asked: Asked) -> Iterator[dict[str, Any]]:
-        """Yield the fields of all workloads that are asked for."""
+        """Yield the fields of all requested workloads."""
         ours = {f"{OURS}, {each.format}": each for each in self._settings()}
         with ExitStack() as stack:
             programs: dict[str, Program] = {

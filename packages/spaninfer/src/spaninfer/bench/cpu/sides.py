@@ -59,9 +59,9 @@ class Side:
 
 
 def installed(asked: Collection[str] | None, note: Note) -> tuple[str, ...]:
-    """Return the peers that are to be timed: those asked for, or without, those installed.
+    """Return the peers to time: those requested, by default those installed.
 
-    Raises ConfigError if one that was asked for is not installed.
+    Raises ConfigError if a requested one is not installed.
     """
     found = []
     for peer, (module, remedy) in PEERS.items():

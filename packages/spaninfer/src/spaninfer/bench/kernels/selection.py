@@ -18,7 +18,7 @@ _TOPKS = (
     *((1, 1 << 20, 64), (64, 1 << 20, 2048), (1, 1 << 24, 100), (1, 1 << 27, 2048)),
 )
 _VOCAB = 151_936
-_WISHES = {
+_SAMPLING = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 0.8},
     "top-k top-p min-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02},
@@ -35,9 +35,9 @@ def topk_cases() -> Iterator[Case]:
 def sample_cases() -> Iterator[Case]:
     """A token per row of logits."""
     for rows in (1, 64, 256):
-        for name, wish in _WISHES.items():
-            sizes = {"rows": rows, "length": _VOCAB, "wish": name, "dtype": "float32"}
-            yield Case("sample", sizes, rows * _VOCAB * 4, partial(_sample, rows, wish))
+        for name, sampling in _SAMPLING.items():
+            sizes = {"rows": rows, "length": _VOCAB, "sampling": name, "dtype": "float32"}
+            yield Case("sample", sizes, rows * _VOCAB * 4, partial(_sample, rows, sampling))
 
 
 def _topk(rows: int, length: int, k: int, gpu: Gpu, sets: int) -> Launch:
@@ -51,10 +51,10 @@ def _topk(rows: int, length: int, k: int, gpu: Gpu, sets: int) -> Launch:
     )
 
 
-def _sample(rows: int, wish: dict[str, float], gpu: Gpu, sets: int) -> Launch:
+def _sample(rows: int, sampling: dict[str, float], gpu: Gpu, sets: int) -> Launch:
     logits = torch.randn(sets, rows, _VOCAB, device="cuda") * 3
     records = defaults(rows)
-    for name, value in wish.items():
+    for name, value in sampling.items():
         records[name] = value
     records["seed"] = np.arange(rows)
     parameters = torch.from_numpy(records.view(np.uint8).reshape(rows, -1)).cuda()

@@ -101,7 +101,7 @@ def _named(canvas: Canvas, count: int) -> list[tuple[str, str]]:
 
 
 def _places(canvas: Canvas, count: int) -> list[tuple[float, float, float]]:
-    """Return places and radii of things that do not touch, perhaps fewer than asked for."""
+    """Return places and radii of things that do not touch, perhaps fewer than requested."""
     rng = canvas.rng
     most = min(canvas.height, canvas.width) * (0.32, 0.24, 0.2, 0.17, 0.15, 0.14)[count - 1]
     is_even = rng.random() < 0.5

@@ -1,7 +1,7 @@
 """The attackers as a process of their own, at the lowest priority that the system has.
 
 Real attackers compute elsewhere. Here they would take the server's CPUs, and its clients would
-wait for that instead of for the server; as they are, they get what nobody else wants. How much
+wait for that instead of for the server; as they are, they get what is left over. How much
 that was, and what they sent with it, stands in the records.
 """
 

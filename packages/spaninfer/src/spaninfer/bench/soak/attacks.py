@@ -68,7 +68,7 @@ async def long_bodies(attacker: Attacker, tally: Tally) -> None:
 
 
 async def echoes(attacker: Attacker, tally: Tally) -> None:
-    """Prompts of 2,000 tokens with the log-probabilities of the 20 likeliest in each place."""
+    """Prompts of 2,000 tokens with the log-probabilities of the top 20 tokens in each place."""
     body = {"prompt": [100 + i % 900 for i in range(2000)], "echo": True, "logprobs": 20}
     await attacker.member.ask(attacker.member.post(body | {"max_tokens": 0}), tally)
     await attacker.member.ask(attacker.member.post(body | {"n": 128, "max_tokens": 0}), tally)
@@ -83,7 +83,7 @@ async def priorities(attacker: Attacker, tally: Tally) -> None:
 
 
 async def slow_readers(attacker: Attacker, tally: Tally) -> None:
-    """4 long streams that nobody reads."""
+    """4 long streams that are not read."""
     body = {"prompt": WORDS, "max_tokens": 2000, "ignore_eos": True, "stream": True}
     await _hold(attacker.member, 4, attacker.member.post(body), tally)
 
