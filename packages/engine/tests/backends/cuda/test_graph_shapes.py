@@ -24,7 +24,9 @@ from spaninfer_engine.step.sampling import SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 from threaded_device import Columns
 
-SHAPES = GraphShapes(requests=200, max_prompt_tokens=600, mixed_prompt_tokens=2048)
+SHAPES = GraphShapes(
+    requests=200, max_prompt_tokens=600, mixed_prompt_tokens=2048, many_prompt_tokens=2048
+)
 
 
 def decodes(count):
@@ -67,6 +69,9 @@ def columns_of(batch, shape, capacity=300):
         ([*decodes(130), prompt(99, 512)], GraphShape(192, 16, 512)),
         ([*decodes(193), prompt(99, 513)], GraphShape(200, 16, 576)),
         ([*decodes(1), prompt(99, 2000)], GraphShape(16, 16, 2048)),
+        ([prompt(number, 8) for number in range(17)], GraphShape(0, 64, 256)),
+        ([*decodes(100), *(prompt(100 + n, 5) for n in range(64))], GraphShape(128, 64, 384)),
+        ([*decodes(70), *(prompt(70 + n, 9) for n in range(110))], GraphShape(128, 200, 1024)),
     ],
     ids=lambda value: str(value) if isinstance(value, GraphShape) else len(value),
 )
@@ -79,7 +84,7 @@ def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
     [
         decodes(201),
         [prompt(1, 577)],
-        [prompt(number, 8) for number in range(17)],
+        [prompt(number, 9) for number in range(201)],
         [*decodes(2), Slice(9, 0, 8, 0, True)],
         [Slice(9, 0, 1, 1, False), *decodes(2)],
     ],
@@ -87,6 +92,14 @@ def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
 )
 def test_what_fits_no_shape_is_launched_one_by_one(slices):
     assert SHAPES.find(batch_of(slices), SamplingWork()) is None
+
+
+def test_many_prompts_of_a_model_that_computes_longer_than_launching_takes_have_no_shape():
+    large = GraphShapes(200, 1024, 2048, many_prompt_tokens=175)
+    few, more = ([prompt(number, length) for number in range(20)] for length in (6, 7))
+
+    assert large.find(batch_of(few), SamplingWork()) == GraphShape(0, 64, 128)
+    assert large.find(batch_of(more), SamplingWork()) is None
 
 
 def test_angles_of_the_host_go_with_decodes_alone():
@@ -197,7 +210,7 @@ def test_every_shape_that_a_step_may_take_is_known_at_the_start_or_among_the_oth
 
     assert len(known) == len(SHAPES.at_start) + len(SHAPES.others)
     for count in (0, 1, 16, 17, 64, 150, 200):
-        for prompts in (0, 1, 2, 16):
+        for prompts in (0, 1, 2, 16, 17, 64, 65):
             for length in (2, 30, 36):
                 slices = [*decodes(count), *(prompt(250 + n, length) for n in range(prompts))]
                 if slices:
@@ -211,8 +224,9 @@ def test_what_is_not_captured_yet_fits_a_shape_of_the_start():
 
         fallbacks = SHAPES.fallbacks(shape)
 
-        rows = min(rows for rows in PROMPT_TOKENS if rows >= shape.prompt_tokens)
-        assert fallbacks == tuple(GraphShape(n, 16, rows) for n in decodes)
+        prompts, sizes = (200, (512, 2048)) if shape.prompts > 16 else (16, PROMPT_TOKENS)
+        rows = min(rows for rows in sizes if rows >= shape.prompt_tokens)
+        assert fallbacks == tuple(GraphShape(n, prompts, rows) for n in decodes)
         assert {*fallbacks} <= {*SHAPES.at_start}
 
 
@@ -239,6 +253,6 @@ def test_at_the_start_the_shape_with_most_tokens_is_the_first():
     rows = [shape.decodes + shape.prompt_tokens for shape in SHAPES.at_start]
 
     assert rows == sorted(rows, reverse=True)
-    assert SHAPES.at_start[0] == GraphShape(200, 16, 2048)
+    assert SHAPES.at_start[0] == GraphShape(200, 200, 2048)
     assert GraphShape(0, 16, 576) in SHAPES.at_start
     assert GraphShapes(4, 0, 2048).others == ()

@@ -24,13 +24,18 @@ from spaninfer_engine.step.sampling import SamplingWork
 Number = TypeVar("Number", np.int32, np.float32)
 
 MAX_DECODES = 256  # larger steps take milliseconds, in which the host is done long ago
-PROMPTS = (1, 16)
+PROMPTS = (1, 16)  # rooms for prompts; more of them have the next, which are captured for few sizes
+_MANY_PROMPTS = (64, 256)
 # GEMMs of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
 PROMPT_TOKENS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
 # Alone, prompts are what is missing behind whole spans, multiples of 32 rows: 416 of them take 294
 # us a layer, 448 take 303 (7B, H200, 2026-11-22).
 _ALONE_TOKENS = tuple(sorted({*PROMPT_TOKENS, *range(288, 512, 64)}))
 _STARTED = (64,)  # decodes beside prompts, and the most: graphs of others come when there is time
+# Where every client asks for a few tokens, a step has up to 200 short prompts; launched one by one,
+# its operators were a quarter of such a request's time in the engine (H200, 0.5B, 2026-11-24).
+_MANY_TOKENS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
+_MANY_TOKENS_STARTED = (512, 2048)
 
 # Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
 # for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
@@ -93,10 +98,17 @@ class GraphShape:
 class GraphShapes:
     """The shapes for steps of up to `requests` slices.
 
-    Prompts alone have up to `max_prompt_tokens`, beside decodes up to `mixed_prompt_tokens`.
+    Prompts alone have up to `max_prompt_tokens`, beside decodes up to `mixed_prompt_tokens`; more
+    than 16 of them up to `many_prompt_tokens` of these.
     """
 
-    def __init__(self, requests: int, max_prompt_tokens: int, mixed_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        requests: int,
+        max_prompt_tokens: int,
+        mixed_prompt_tokens: int,
+        many_prompt_tokens: int = 0,
+    ) -> None:
         most = min(requests, MAX_DECODES)
         self._decodes = _sizes(most)
         self._started = (*(n for n in _STARTED if n < most), most)
@@ -105,6 +117,12 @@ class GraphShapes:
         self._beside = tuple(tokens for tokens in PROMPT_TOKENS if tokens <= mixed_prompt_tokens)
         if not self._alone:
             self._beside = ()
+        self._many = _many_prompts(requests)
+        sizes = (tokens for tokens in self._beside if tokens <= many_prompt_tokens)
+        self._of_many = tuple(tokens for tokens in sizes if tokens in _MANY_TOKENS)
+        self._of_many_started = tuple(
+            tokens for tokens in _MANY_TOKENS_STARTED if tokens in self._of_many
+        )
 
     @cached_property
     def at_start(self) -> tuple[GraphShape, ...]:
@@ -113,8 +131,16 @@ class GraphShapes:
             *(GraphShape(count) for count in self._decodes),
             *(GraphShape(n, PROMPTS[-1], tokens) for n in self._started for tokens in self._beside),
             *(GraphShape(0, PROMPTS[-1], tokens) for tokens in self._alone[-1:]),
+            *(
+                GraphShape(n, most, tokens)
+                for n in self._started
+                for most in self._many[-1:]
+                for tokens in self._of_many_started
+            ),
         ]
-        return tuple(sorted(shapes, key=lambda shape: shape.num_tokens, reverse=True))
+        return tuple(
+            sorted(shapes, key=lambda shape: (shape.num_tokens, shape.prompts), reverse=True)
+        )
 
     @cached_property
     def others(self) -> tuple[GraphShape, ...]:
@@ -124,6 +150,12 @@ class GraphShapes:
             GraphShape(decodes, prompts, tokens)
             for decodes, prompts in ((0, few), *((n, many) for n in self._beside_prompts))
             for tokens in (self._beside if decodes else self._alone)
+        ]
+        shapes += [
+            GraphShape(decodes, prompts, tokens)
+            for prompts in self._many
+            for decodes in self._beside_prompts
+            for tokens in self._of_many
         ]
         return tuple(shape for shape in shapes if shape not in self.at_start)
 
@@ -140,10 +172,9 @@ class GraphShapes:
             shape = GraphShape(decodes or 0, sampling=sampling_of(batch, work))
             return None if decodes is None else shape
         decodes = _least(batch.num_decodes, self._beside_prompts)
-        rooms = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
-        prompts = _least(batch.num_slices - batch.num_decodes, rooms)
-        sizes = self._beside if decodes else self._alone
-        tokens = _least(batch.num_tokens - batch.num_decodes, sizes)
+        few = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
+        prompts = _least(batch.num_slices - batch.num_decodes, (*few, *self._many))
+        tokens = _least(batch.num_tokens - batch.num_decodes, self._sizes(decodes, prompts))
         if decodes is None or prompts is None or tokens is None:
             return None
         if host_angles or not _has_single_logits(batch):
@@ -152,12 +183,35 @@ class GraphShapes:
 
     def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
         """Return the shapes of the start that serve steps of this one as well, smallest first."""
-        tokens = _least(shape.prompt_tokens, self._beside)
+        is_many = shape.prompts > PROMPTS[-1]
+        tokens = _least(shape.prompt_tokens, self._of_many_started if is_many else self._beside)
         if not shape.prompts or tokens is None:
             return ()
-        return tuple(
-            GraphShape(n, PROMPTS[-1], tokens) for n in self._started if n >= shape.decodes
-        )
+        prompts = self._many[-1] if is_many else PROMPTS[-1]
+        return tuple(GraphShape(n, prompts, tokens) for n in self._started if n >= shape.decodes)
+
+    def _sizes(self, decodes: int | None, prompts: int | None) -> tuple[int, ...]:
+        """Return the numbers of tokens that so many prompts beside so many decodes may share."""
+        if prompts is not None and prompts > PROMPTS[-1]:
+            return self._of_many
+        return self._beside if decodes else self._alone
+
+
+def max_prompts(requests: int) -> int:
+    """Return the most prompts that a captured step has room for.
+
+    >>> max_prompts(8), max_prompts(100), max_prompts(1000)
+    (16, 100, 256)
+    """
+    return max(PROMPTS[-1:] + _many_prompts(requests))
+
+
+def _many_prompts(requests: int) -> tuple[int, ...]:
+    """Return the rooms for more prompts than `PROMPTS` has, of up to so many requests."""
+    most = min(requests, _MANY_PROMPTS[-1])
+    if most <= PROMPTS[-1]:
+        return ()
+    return (*(room for room in _MANY_PROMPTS if room < most), most)
 
 
 def sampling_of(batch: Batch, work: SamplingWork) -> SamplingLaunches | None:
@@ -174,8 +228,16 @@ def max_prompt_tokens(layers: int, parameters: int) -> int:
     >>> max_prompt_tokens(24, 494_000_000), max_prompt_tokens(28, 7_600_000_000)
     (2307, 1024)
     """
-    tokens = int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
-    return max(tokens, _ALONE)
+    return max(launched_tokens(layers, parameters), _ALONE)
+
+
+def launched_tokens(layers: int, parameters: int) -> int:
+    """Return how many tokens a model computes while the host launches its layers one by one.
+
+    >>> launched_tokens(24, 494_000_000), launched_tokens(28, 7_600_000_000)
+    (2307, 175)
+    """
+    return int(layers * _LAYER_S * _OPERATIONS_PER_S / (2 * parameters))
 
 
 class Columns(Protocol):

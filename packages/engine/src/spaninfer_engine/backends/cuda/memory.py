@@ -14,9 +14,9 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.graph_shapes import (
     PROMPT_TOKENS,
-    PROMPTS,
     GraphShape,
     StepShape,
+    max_prompts,
 )
 from spaninfer_engine.backends.cuda.pending_writes import PendingWrites
 from spaninfer_engine.backends.cuda.slices import AttentionSlices
@@ -50,7 +50,7 @@ class Sizes:
     @property
     def slices(self) -> int:
         """Slices of a step that is padded to a form."""
-        return self.requests + max(PROMPTS)
+        return self.requests + max_prompts(self.requests)
 
     @property
     def padded_rows(self) -> int:

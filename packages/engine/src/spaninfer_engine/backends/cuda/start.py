@@ -13,7 +13,11 @@ from spaninfer_kernel_launch import NotCompiled, cached_only
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram
-from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes, max_prompt_tokens
+from spaninfer_engine.backends.cuda.graph_shapes import (
+    GraphShapes,
+    launched_tokens,
+    max_prompt_tokens,
+)
 from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.tower import CudaTowerOps
@@ -122,10 +126,6 @@ class CudaStart:
 
     def _device(self, bound: Programs[Any], setup: DeviceSetup) -> CudaDevice:
         groups = self._decoder.groups
-        max_tokens = 0  # of captured prompts, of which the host does not know where they are
-        if not self._is_by_prompt:
-            layers = len(self._decoder.layers)
-            max_tokens = max_prompt_tokens(layers, parameter_count(self._decoder))
         return CudaDevice(
             self._ops,
             CudaProgram(
@@ -146,12 +146,17 @@ class CudaStart:
             ),
             KVMemory.allocate(self._ops, groups, setup),
             setup,
-            self._shapes(max_tokens) if self._graphs else None,
+            self._shapes() if self._graphs else None,
         )
 
-    def _shapes(self, max_prompt_tokens: int) -> GraphShapes:
+    def _shapes(self) -> GraphShapes:
+        """Return the shapes to capture; no prompts where the host has to know where they are."""
+        size = len(self._decoder.layers), parameter_count(self._decoder)
         return GraphShapes(
-            self._demand.max_running, max_prompt_tokens, self._tuning.mixed_prompt_tokens
+            self._demand.max_running,
+            0 if self._is_by_prompt else max_prompt_tokens(*size),
+            self._tuning.mixed_prompt_tokens,
+            launched_tokens(*size),
         )
 
 
