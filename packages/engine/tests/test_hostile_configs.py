@@ -2,13 +2,15 @@
 is not ours: each is refused by name, or computes.
 
 Every number of every family's config in turn becomes each of fifty values: all of them in the
-sweep, some drawn at random otherwise. The processes that serve
-them have pages that may not be touched around every buffer (fixtures/hostile_worker.py).
+sweep, some drawn at random otherwise, others every day. The processes that serve them have pages
+that may not be touched around every buffer (fixtures/hostile_worker.py).
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import hostile
@@ -18,21 +20,46 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="pages are protected and address space limited as on Linux"
 )
 
-FEW = 60
+DRAWN, DRAWN_OF_TOWERS = 100, 50
+SEED_VARIABLE = "SPANINFER_TEST_SEED"
 
 
-@pytest.mark.parametrize("seed", [0])
+@pytest.fixture(scope="module")
+def seed() -> int:
+    """The number of the day, or what the variable says: a failure is repeated with it."""
+    chosen = int(os.environ.get(SEED_VARIABLE, datetime.now(UTC).toordinal()))
+    print(f"{SEED_VARIABLE}={chosen} draws the same configs again")
+    return chosen
+
+
+def of_all(failed: list[tuple[hostile.Case, str]], seed: int) -> str:
+    """What failed, and how to draw it again."""
+    told = [f"{case}: {outcome}" for case, outcome in failed]
+    return "\n".join([*told, f"again: {SEED_VARIABLE}={seed}"])
+
+
 def test_a_hostile_config_is_refused_or_computes(tmp_path: Path, seed: int) -> None:
-    failed = hostile.run(hostile.some(FEW, seed), tmp_path)
+    cases = hostile.some(DRAWN, seed)
 
-    assert not failed, "\n".join(f"{case}: {outcome}" for case, outcome in failed)
+    failed = hostile.run(cases, tmp_path)
+
+    assert not failed, of_all(failed, seed)
 
 
-@pytest.mark.parametrize("seed", [0])
 def test_a_hostile_config_of_a_tower_is_refused_or_computes(tmp_path: Path, seed: int) -> None:
-    failed = hostile.run(hostile.of_towers(FEW // 2, seed), tmp_path)
+    cases = hostile.of_towers(DRAWN_OF_TOWERS, seed)
 
-    assert not failed, "\n".join(f"{case}: {outcome}" for case, outcome in failed)
+    failed = hostile.run(cases, tmp_path)
+
+    assert not failed, of_all(failed, seed)
+
+
+def test_the_same_seed_draws_the_same_configs_and_another_day_others() -> None:
+    drawn, again, others = ([str(case) for case in hostile.some(DRAWN, seed)] for seed in (7, 7, 8))
+
+    assert drawn == again
+    assert len(drawn) == DRAWN
+    assert drawn != others
 
 
 @pytest.mark.sweep

@@ -245,7 +245,7 @@ def test_a_converted_model_is_served_from_its_folder(call, refusal, tmp_path):
     assert converted.exit_code == 0, converted.output
     assert converted.stdout == f"{out}\n"
     assert "packed: one scale per group of 32 channels" in call("info", str(out)).stdout
-    assert "backend torch was asked for" in refusal("info", str(out), "--backend", "torch")
+    assert "backend torch was requested" in refusal("info", str(out), "--backend", "torch")
     assert "new or empty" in refusal("convert", "demo", str(out))
 
 
