@@ -1,4 +1,4 @@
-"""Structured output through whole engines, on every backend that needs no GPU."""
+"""Structured output and callers' masks through whole engines, on every backend without a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from byte_tokenizer import END, byte_tokenizer
 from families import FAMILIES
+from numpy.typing import NDArray
 from oracle import Oracle
 from spaninfer_engine.aio import AsyncEngine
 from spaninfer_engine.config import EngineConfig
@@ -35,8 +37,13 @@ BACKENDS = ["reference", "cpu", "torch"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return Oracle(FAMILIES["qwen3"], seed=3).save(tmp_path_factory.mktemp("model"))
+def oracle() -> Oracle:
+    return Oracle(FAMILIES["qwen3"], seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return oracle.save(tmp_path_factory.mktemp("model"))
 
 
 def opened(folder: Any, backend: str = "cpu", **options: Any) -> Engine:
@@ -81,6 +88,71 @@ def test_guided_and_free_requests_share_steps_without_touching_each_other(
         assert (answer.finish_reason, answer.token_ids[-1]) == (FinishReason.STOP, END)
     assert len(together[7].token_ids) > 30
     assert len(together[5].logprobs) == len(together[5].token_ids)
+
+
+def letters_and_digits(output_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Allow letters at even places and digits at odd ones, none that was there before."""
+    allowed = np.zeros(FAMILIES["qwen3"].config_json()["vocab_size"], np.bool_)
+    allowed[list(b"0123456789" if len(output_ids) % 2 else b"abcdefghijklmnop")] = True
+    allowed[output_ids] = False
+    return allowed
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_of_the_tokens_so_far_limits_its_requests_and_no_others(
+    folder: Any, oracle: Oracle, backend: str
+) -> None:
+    """Greedily the most likely allowed tokens of transformers; sampled, tokens it allows."""
+    masked = SamplingParams(mask=letters_and_digits, max_tokens=20, ignore_eos=True)
+    free = [SamplingParams(max_tokens=20, seed=number) for number in range(2)]
+    limited = [
+        replace(masked, temperature=0),
+        replace(masked, temperature=1.5, seed=1),
+        replace(masked, temperature=0.9, top_p=0.8, repetition_penalty=1.3, seed=2),
+        replace(masked, temperature=0, logprobs=2),
+    ]
+    with opened(folder, backend) as engine:
+        alone = [engine.generate(prompt(i), each).token_ids for i, each in enumerate(free)]
+        together = engine.generate([prompt(i) for i in range(6)], [*free, *limited])
+
+    assert [each.token_ids for each in together[:2]] == alone
+    for answer in together[2:]:
+        assert re.fullmatch("([a-p][0-9]){10}", answer.text)
+        assert len({*answer.token_ids}) == 20
+    for number, answer in ((2, together[2]), (5, together[5])):
+        ids = list(prompt(number))
+        for _ in range(20):
+            allowed = letters_and_digits(np.array(ids[len(prompt(number)) :], np.int32))
+            ids.append(int(np.where(allowed, oracle.logits(ids)[-1], -np.inf).argmax()))
+        assert list(answer.token_ids) == ids[len(prompt(number)) :]
+    assert len(together[5].logprobs) == 20
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_that_raises_or_allows_nothing_ends_its_request_alone(
+    folder: Any, backend: str
+) -> None:
+    def broken(output_ids: NDArray[np.int32]) -> None:
+        if len(output_ids) == 3:
+            raise KeyError("a mask of a caller")
+
+    def empty(output_ids: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+        return np.zeros_like(letters_and_digits(output_ids)) if len(output_ids) == 2 else None
+
+    with opened(folder, backend) as engine:
+        expected = engine.generate(prompt(9), max_tokens=12, seed=4, ignore_eos=True)
+        handles = [
+            engine.start_request(prompt(i), mask=each, max_tokens=12, ignore_eos=True)[0]
+            for i, each in enumerate((broken, empty))
+        ]
+        beside = engine.generate(prompt(9), max_tokens=12, seed=4, ignore_eos=True)
+        engine.sync()
+        ends = [[each for each in handle.queue if each.finish_reason] for handle in handles]
+
+    (raised,), (ran_dry,) = ends
+    assert "a mask of a caller" in str(raised.error)
+    assert isinstance(ran_dry.error, NoToken)
+    assert beside.token_ids == expected.token_ids
 
 
 def test_choices_of_one_request_follow_the_grammar_each_by_itself(folder: Any) -> None:

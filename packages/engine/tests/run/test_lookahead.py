@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
 from families import FAMILIES
+from launch_order import watch
 from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.backend import HOST_TUNING
@@ -247,6 +248,19 @@ def test_masks_limit_tokens_while_steps_are_launched_ahead(model: Model, padded:
         *(NoToken, InvalidMask),
     ]
     assert made[0].num_masked > 10
+
+
+def test_the_step_behind_a_masked_one_is_launched_before_its_result_is_read(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = SamplingParams(mask=_only_even, temperature=0, max_tokens=20, ignore_eos=True)
+    order = watch(ThreadedDevice, Answer, monkeypatch)
+
+    with Engine(_parts(model, _ahead(model), 400, 8)) as engine:
+        engine.generate([prompt(5 + number) for number in range(3)], sampling)
+
+    assert len(order.steps) >= 20
+    assert sum(order.ahead) >= len(order.ahead) - 2  # requests began, or ended, in between
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])

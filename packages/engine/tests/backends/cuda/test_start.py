@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launch_order import watch
 from spaninfer_engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.spec import parameter_count
@@ -318,3 +319,21 @@ def test_masks_limit_those_that_have_one_and_no_others(graphs: bool) -> None:
     for answer in beside[:9]:
         assert len(answer.token_ids) == 40
         assert len({token % 2 for token in answer.token_ids}) == 1
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+def test_the_step_behind_a_masked_one_is_launched_before_its_result_is_read(
+    graphs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask depends on the tokens so far; the next forward pass begins without it."""
+    from spaninfer_engine.backends.cuda.device import CudaDevice
+    from spaninfer_engine.backends.cuda.launched import CudaStep
+
+    sampling = replace(GREEDY, mask=_same_parity)
+    with Engine("demo", backend="cuda", max_len=512, graphs=graphs, dtype="bfloat16") as engine:
+        order = watch(CudaDevice, CudaStep, monkeypatch)
+        answers = engine.generate(PROMPTS[:4], sampling)
+
+    assert all(len({token % 2 for token in answer.token_ids}) == 1 for answer in answers)
+    assert len(order.steps) >= GREEDY.max_tokens
+    assert sum(order.ahead) >= len(order.ahead) - 2  # requests began, or ended, in between
