@@ -79,7 +79,7 @@ def of_floats(shape: Shape, copies: int) -> Iterator[Kind]:
     ).normal_()
     yield "bfloat16", [partial(torch.nn.functional.linear, x, weight) for weight in weights]
     gpu = get_gpu()
-    if not gemm.tuning.is_faster(shape, gpu.arch, gated=False):
+    if not gemm.is_faster(shape, gpu.arch, gated=False):
         return
     step = gemm.prepare(shape, dtype=ml_dtypes.bfloat16, gpu=gpu)
     out = torch.empty(shape.rows, shape.outputs, dtype=torch.bfloat16, device="cuda")

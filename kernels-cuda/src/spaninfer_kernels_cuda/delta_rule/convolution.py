@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spaninfer_kernel_launch import (
+    WITH_BFLOAT16,
     ArraySpec,
     Call,
     FileCache,
@@ -32,7 +33,6 @@ from spaninfer_kernel_launch import (
     user_cache,
     view_at,
 )
-from spaninfer_kernel_launch.variant import WITH_BFLOAT16
 
 from spaninfer_kernels_cuda.delta_rule.slices import (
     SLICE_AXES,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    WITH_BFLOAT16,
     ArraySpec,
     Call,
     FileCache,
@@ -35,7 +36,6 @@ from spaninfer_kernel_launch import (
     user_cache,
     view_at,
 )
-from spaninfer_kernel_launch.variant import WITH_BFLOAT16
 
 from spaninfer_kernels_cuda.delta_rule.slices import (
     SLICE_AXES,

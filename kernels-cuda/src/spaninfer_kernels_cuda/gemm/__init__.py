@@ -50,12 +50,21 @@ from spaninfer_kernels_cuda.gemm.prepared import (
 )
 from spaninfer_kernels_cuda.gemm.tall import Tall
 from spaninfer_kernels_cuda.gemm.tiles import AnyTile, every_tile
-from spaninfer_kernels_cuda.gemm.tuning import Shape, Tile, check, choose
+from spaninfer_kernels_cuda.gemm.tuning import (
+    MAX_ROWS,
+    Shape,
+    Tile,
+    check,
+    choose,
+    is_faster,
+    takes_many,
+)
 from spaninfer_kernels_cuda.gemm.wide import Wide, choose_many, every_many
 
 __all__ = [
     "GENERAL",
     "HOPPER",
+    "MAX_ROWS",
     "TALL",
     "VARIANTS",
     "WIDE",
@@ -67,7 +76,9 @@ __all__ = [
     "choose_many",
     "every_many",
     "gemm",
+    "is_faster",
     "prepare",
+    "takes_many",
     "variant_for",
 ]
 

@@ -4,14 +4,15 @@
 `coded_gemv` (few tokens), `grouped_gemm` (many) and `combine` are its parts; `router` makes logits.
 """
 
-from spaninfer_kernels_cuda.moe import coded_gemv, combine, gemv, route, router, tuning
+from spaninfer_kernels_cuda.moe import coded_gemv, combine, gemv, route, router
 from spaninfer_kernels_cuda.moe.call import Formats, PreparedMoe, moe, prepare
 from spaninfer_kernels_cuda.moe.combine import Norm
 from spaninfer_kernels_cuda.moe.gemv import Experts
 from spaninfer_kernels_cuda.moe.route import RouteOptions, Routing
-from spaninfer_kernels_cuda.moe.tuning import MoeShape
+from spaninfer_kernels_cuda.moe.tuning import GRAIN, MoeShape, RouteShape, check_route, check_shape
 
 __all__ = [
+    "GRAIN",
     "VARIANTS",
     "Experts",
     "Formats",
@@ -19,7 +20,10 @@ __all__ = [
     "Norm",
     "PreparedMoe",
     "RouteOptions",
+    "RouteShape",
     "Routing",
+    "check_route",
+    "check_shape",
     "coded_gemv",
     "combine",
     "gemv",
@@ -27,7 +31,6 @@ __all__ = [
     "prepare",
     "route",
     "router",
-    "tuning",
 ]
 
 VARIANTS = (

@@ -41,7 +41,7 @@ from spaninfer_kernel_launch import (
 )
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
-from spaninfer_kernels_cuda.codes import CODES, code_type
+from spaninfer_kernels_cuda.codes import CODES, Code, code_type
 from spaninfer_kernels_cuda.gemm.kernels import Addresses
 from spaninfer_kernels_cuda.gemm.prepared import (
     BLOCK,
@@ -65,6 +65,7 @@ from spaninfer_kernels_cuda.scaled_gemm.tuning import (
 __all__ = [
     "BLOCK",
     "VARIANTS",
+    "Code",
     "Codes",
     "PreparedGemm",
     "Shape",

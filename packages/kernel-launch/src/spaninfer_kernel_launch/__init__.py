@@ -26,7 +26,7 @@ from spaninfer_kernel_launch.head import HeadDivision, divide_head
 from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, clusters_at_once
 from spaninfer_kernel_launch.memory import Array, Result, allocator, check_results
 from spaninfer_kernel_launch.module import Kernel, load
-from spaninfer_kernel_launch.renamed import renamed
+from spaninfer_kernel_launch.old_names import renamed
 from spaninfer_kernel_launch.report import CompileReport
 from spaninfer_kernel_launch.requests import (
     KernelRequest,

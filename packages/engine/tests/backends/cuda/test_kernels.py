@@ -38,10 +38,10 @@ def test_products_of_any_number_of_rows_have_the_kernels_of_these(outputs, inner
                 gate,
             )
             for shape in shapes
-            if gemm.tuning.is_faster(shape, "sm_90a", gated=gate is not None)
+            if gemm.is_faster(shape, "sm_90a", gated=gate is not None)
         }
 
-    assert kernels(ROWS) == kernels(range(1, gemm.tuning.MAX_ROWS + 1))
+    assert kernels(ROWS) == kernels(range(1, gemm.MAX_ROWS + 1))
 
 
 @pytest.mark.parametrize("format", Format)

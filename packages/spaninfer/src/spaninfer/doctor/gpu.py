@@ -29,8 +29,12 @@ def check_gpu() -> Iterator[Finding]:
 
 def _check_device() -> Iterator[Finding]:
     """Yield what the first device is, and what compiles for it."""
-    from spaninfer_kernel_launch import CompilerMissing, KernelError, get_gpu  # of an extra
-    from spaninfer_kernel_launch.toolchain import compiler_version
+    from spaninfer_kernel_launch import (  # of an extra
+        CompilerMissing,
+        KernelError,
+        compiler_version,
+        get_gpu,
+    )
 
     try:
         gpu = get_gpu()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from spaninfer_kernels_cuda.moe.tuning import GRAIN
+from spaninfer_kernels_cuda.moe import GRAIN
 from torch import Tensor
 
 from spaninfer_engine.dummy_array import DummyArray

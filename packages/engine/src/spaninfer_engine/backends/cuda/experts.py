@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from spaninfer_kernel_launch import ShapeError
 from spaninfer_kernels_cuda import moe
-from spaninfer_kernels_cuda.moe.tuning import RouteShape, check_route, check_shape
+from spaninfer_kernels_cuda.moe import RouteShape, check_route, check_shape
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
 from torch import Tensor
 

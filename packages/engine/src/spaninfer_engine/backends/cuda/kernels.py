@@ -216,7 +216,7 @@ class Kernels:
             return False
         self._products.add((outputs, inner, gate))
         shape = gemm.Shape(rows, outputs, inner)
-        return rows > 0 and gemm.tuning.is_faster(shape, self.gpu.arch, gated=gate is not None)
+        return rows > 0 and gemm.is_faster(shape, self.gpu.arch, gated=gate is not None)
 
     def multiply(
         self,

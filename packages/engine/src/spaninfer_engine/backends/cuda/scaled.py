@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from spaninfer_kernels_cuda.activation import Act
-from spaninfer_kernels_cuda.codes import Code
-from spaninfer_kernels_cuda.scaled_gemm import BLOCK, Codes
+from spaninfer_kernels_cuda.scaled_gemm import BLOCK, Code, Codes
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, group_scales
 from torch import Tensor
 

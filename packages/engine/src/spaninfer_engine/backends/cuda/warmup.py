@@ -15,7 +15,7 @@ from spaninfer_engine.ops.clips import num_rows, num_tokens
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Batch
 
-SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.tuning.MAX_ROWS + 64))
+SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.MAX_ROWS + 64))
 """A decode alone; and a prompt too long for GEMMs of few rows, one token of which gets logits: of
 the others, its last layer computes keys and values alone."""
 

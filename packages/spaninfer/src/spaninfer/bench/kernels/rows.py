@@ -9,7 +9,7 @@ import ml_dtypes
 import torch
 from spaninfer_kernel_launch import Gpu
 from spaninfer_kernels_cuda import activation, gemm, norm
-from spaninfer_kernels_cuda.gemm.tuning import Shape
+from spaninfer_kernels_cuda.gemm import Shape
 
 from spaninfer.bench.kernels.case import Case, Launch
 

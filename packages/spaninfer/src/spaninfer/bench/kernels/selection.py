@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from spaninfer_kernel_launch import Gpu
 from spaninfer_kernels_cuda import sample, topk
-from spaninfer_kernels_cuda.sample.parameters import defaults
 
 from spaninfer.bench.kernels.case import Case, Launch
 
@@ -53,7 +52,7 @@ def _topk(rows: int, length: int, k: int, gpu: Gpu, sets: int) -> Launch:
 
 def _sample(rows: int, sampling: dict[str, float], gpu: Gpu, sets: int) -> Launch:
     logits = torch.randn(sets, rows, _VOCAB, device="cuda") * 3
-    records = defaults(rows)
+    records = sample.defaults(rows)
     for name, value in sampling.items():
         records[name] = value
     records["seed"] = np.arange(rows)
