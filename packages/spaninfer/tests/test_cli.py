@@ -18,7 +18,7 @@ COMMANDS = (
     *("spec list", "spec show", "spec check"),
     *("bench engine", "bench kernels", "bench cpu", "bench soak", "bench options"),
     *("bench structured", "bench serve", "bench kv-tiers", "bench compare", "bench plot"),
-    *("bench accuracy", "bench turns"),
+    *("bench accuracy", "bench turns", "bench vision"),
 )
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
@@ -104,7 +104,12 @@ def test_a_name_that_is_almost_right_is_refused_with_the_nearest(refusal, typed,
     assert near in refusal(*typed).split("No such", 1)[1]
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "chat", "info", "bench engine"])
+BENCHMARKS = ("engine", "options", "serve", "soak", "turns", "structured", "accuracy", "vision")
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "generate", "chat", "info", *(f"bench {name}" for name in BENCHMARKS)]
+)
 def test_every_command_that_builds_an_engine_has_a_model_first_and_the_same_sizes(command):
     group = typer.main.get_command(app)
     for name in command.split():
@@ -113,6 +118,22 @@ def test_every_command_that_builds_an_engine_has_a_model_first_and_the_same_size
     assert group.params[0].name == "model"
     spelt = {name for param in group.params for name in param.opts}
     assert spelt >= {"--threads", "--memory", "--kv-cache-memory", "--max-len", "--quantize"}
+
+
+@pytest.mark.parametrize("command", ["convert demo {}", "tune demo", "bench serve", "bench soak"])
+def test_no_command_keeps_to_more_cpus_than_there_are(refusal, tmp_path, command):
+    words = command.format(tmp_path / "out").split()
+
+    assert "--threads is 9999, but this process may use" in refusal(*words, "--threads", "9999")
+
+
+@pytest.mark.parametrize(
+    "command", ["engine demo --only tpot_bs1", "options demo", "serve demo", "turns demo"]
+)
+def test_benchmarks_take_sizes_that_engines_refuse(refusal, command):
+    refused = refusal("bench", *command.split(), "--max-len", "999999")
+
+    assert "max_len is 999999; the model was made for 4096 positions" in refused
 
 
 def test_the_same_seed_gives_the_same_text_and_another_one_another(call):

@@ -293,10 +293,13 @@ def convert(
     report: Annotated[
         bool, typer.Option("--report", help="Print what quantising changed of every tensor.")
     ] = False,
+    threads: options.Threads = None,
     spec: options.Spec = None,
 ) -> None:
     """Pack weights for backend cpu once; the folder then starts by mapping them."""
     with show.errors_as_sentences():
+        if threads is not None:
+            keep_to(threads)
         found = hub.locate_or_pull(model)
         errors: list[TensorError] = []
         with show.loading() as bar:

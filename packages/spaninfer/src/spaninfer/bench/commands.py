@@ -107,6 +107,7 @@ def bench_options(
     ] = False,
     threads: options.Threads = None,
     compute: options.Compute,
+    cache: options.Cache,
 ) -> None:
     """Time what each sampling option costs those who ask for it, and those who do not."""
     with show.errors_as_sentences(), ExitStack() as stack:
@@ -115,14 +116,15 @@ def bench_options(
             keep_to(threads)
         with show.loading() as bar:
             asked = asked_of(model, stack, text=True)  # stop strings and bad words are text
-            parts = build(EngineConfig(**asked, **compute.asked), bar)
+            asked |= {**compute.asked, **cache.asked}
+            parts = build(EngineConfig(**asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
         vocab, device = parts.model.vocab, engine.resolved.device
         side: Side = EngineSide(engine)
         if http:
             engine.close()
-            given = options.as_arguments({**asked, **compute.asked, "model": None})
+            given = options.as_arguments({**asked, "model": None})
             arguments = [str(asked["model"]), *given]
             process, host, port = stack.enter_context(server_process(arguments))
             side = ServerSide(Target(host, port), process.pid)
@@ -148,6 +150,7 @@ def bench_serve(
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
     runs: Runs = 3,
     api_server_count: options.ApiServerCount = None,
+    threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
 ) -> None:
@@ -157,6 +160,8 @@ def bench_serve(
     """
     with show.errors_as_sentences(), ExitStack() as stack:
         names = chosen(only, tuple(SERVE_WORKLOADS))
+        if threads is not None:
+            keep_to(threads)
         if model == MOCK:
             asked: dict[str, Any] = {"model": str(stack.enter_context(mock_folder()))}
         else:
@@ -184,14 +189,17 @@ def bench_soak(
     ] = 3,
     only: Only = None,
     api_server_count: options.ApiServerCount = None,
+    threads: options.Threads = None,
     compute: options.Compute,
-    memory: options.Memory = None,
+    cache: options.Cache,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
     with show.errors_as_sentences():
         names = chosen(only, tuple(ATTACKS))
+        if threads is not None:
+            keep_to(threads)
         api_servers = num_api_servers(api_server_count)
-        asked = {**compute.asked, "memory": memory, "api_server_count": api_servers}
+        asked = {**compute.asked, **cache.asked, "api_server_count": api_servers}
         served = [model, *options.as_arguments(asked)]
         found = measure_soak(served, names, seconds, alone, rounds, show.note)
         about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
