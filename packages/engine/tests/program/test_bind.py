@@ -149,6 +149,30 @@ def test_a_tied_table_is_read_once_and_shared_where_the_layouts_agree():
     np.testing.assert_array_equal(bound.run(step), array[[2, 0]] @ array.T)
 
 
+def test_a_program_in_two_parts_computes_all_tokens_first_and_then_those_with_logits():
+    embed = Operation(
+        "embed", (), ("a",), (Use("table", (Weight("t", (3, 4)),)),), (("scale", 1.0),)
+    )
+    doubled = Operation("scale", ("a",), ("b",), constants=(("factor", 2.0),))
+    gathered = tuple(Operation("gather_rows", (name,), (f"{name}w",)) for name in "ab")
+    added = Operation("add", ("aw", "bw"), ("c",), constants=(("scale", 1.0),))
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    program = Program((embed, doubled, *gathered, added), "c", (), ())
+    bound = bind(program, ReferenceOps("float32"), Arrays(t=array))[TEXT]
+    tokens = {"token_ids": np.array([2, 0, 1]), "has_media": False}
+    first: Any = type("Tokens", (), tokens)  # does not know who gets logits
+    steps: list[Any] = [
+        type("Tokens", (), {**tokens, "logit_indices": np.array(rows)}) for rows in ([2], [1, 2])
+    ]
+
+    begun = bound.begin(first)
+
+    for step in steps:
+        expected = 3 * array[step.token_ids][step.logit_indices]
+        np.testing.assert_array_equal(bound.finish(step, list(begun)), expected)
+        np.testing.assert_array_equal(bound.run(step), expected)
+
+
 def test_each_use_is_packed_once_in_the_layout_that_it_is_wanted_in():
     """A table in 16 bits stays so for the embedding, and is widened for the heads."""
     packed = []

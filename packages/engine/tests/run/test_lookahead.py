@@ -115,7 +115,7 @@ def _ahead(
         device = kind(
             bound, ops, model.decoder, sequences, num_rows=num_rows,
             num_spans=resolved.num_spans,
-            shapes=GraphShapes(num_rows, 64, 2048) if padded else None,
+            shapes=GraphShapes(num_rows, 64, 2048, 2048) if padded else None,
         )  # fmt: skip
         if made is not None:
             made.append(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -60,7 +60,38 @@ class BoundProgram(Generic[A]):
     def kernel_by_kernel(self, context: Step[A]) -> Generator[int, None, A]:
         """Run every kernel, and say behind each how many are left; return the program's result."""
         values: list[Any] = [None] * self.num_slots
-        for left, each in zip(range(len(self.kernels) - 1, -1, -1), self.kernels, strict=True):
+        yield from self._run(self.kernels, context, values)
+        result: A = values[self.result]
+        return result
+
+    def begin(self, context: Step[A]) -> list[Any]:
+        """Run the kernels that compute all tokens of a step; return the slots as they leave them.
+
+        Those behind compute tokens with logits alone: only they read which tokens these are.
+        """
+        values: list[Any] = [None] * self.num_slots
+        drained(self._run(self.kernels[: self._num_for_all], context, values))
+        return values
+
+    def finish(self, context: Step[A], values: list[Any]) -> A:
+        """Run the other kernels, which change the slots; return the program's result."""
+        drained(self._run(self.kernels[self._num_for_all :], context, values))
+        result: A = values[self.result]
+        return result
+
+    @property
+    def _num_for_all(self) -> int:
+        is_last = (
+            any(operation.operator == "gather_rows" for operation in each.operations)
+            for each in self.kernels
+        )
+        return next((number for number, ends in enumerate(is_last) if ends), len(self.kernels))
+
+    @staticmethod
+    def _run(
+        kernels: Sequence[BoundKernel], context: Step[A], values: list[Any]
+    ) -> Generator[int, None, None]:
+        for left, each in zip(range(len(kernels) - 1, -1, -1), kernels, strict=True):
             made = each.kernel(context, *[values[slot] for slot in each.inputs])
             for slot in each.frees:
                 values[slot] = None
@@ -71,8 +102,6 @@ class BoundProgram(Generic[A]):
                     values[slot] = value
             del made
             yield left
-        result: A = values[self.result]
-        return result
 
     def __str__(self) -> str:
         """Return a numbered listing."""

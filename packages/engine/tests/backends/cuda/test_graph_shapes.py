@@ -79,16 +79,44 @@ def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
     assert SHAPES.find(batch_of(slices), SamplingWork()) == shape
 
 
+def reported(number, length):
+    """A prompt whose every token gets logits."""
+    return Slice(number, 0, length, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("slices", "shape"),
+    [
+        ([reported(1, 20)], GraphShape.open(64, 512)),
+        ([*decodes(3), reported(7, 500), prompt(8, 20)], GraphShape.open(64, 1024)),
+        ([*decodes(64), reported(7, 2048)], GraphShape.open(64, 2048)),
+        ([*decodes(65), *(reported(n, 60) for n in range(100, 116))], GraphShape.open(200, 1024)),
+        ([*decodes(3), reported(7, 2049)], None),
+        ([*decodes(3), *(reported(n, 9) for n in range(100, 117))], None),
+    ],
+)
+def test_prompts_with_logits_of_many_tokens_take_a_shape_without_an_end(slices, shape):
+    assert SHAPES.find(batch_of(slices), SamplingWork(typical=1)) == shape
+    assert SHAPES.find(batch_of(slices), SamplingWork(), host_angles=True) is None
+
+
+def test_logits_behind_padding_lie_where_the_padding_says():
+    batch = batch_of([*decodes(2), reported(7, 5), prompt(8, 3)])
+    columns, padding = columns_of(batch, GraphShape.open(4, 16), capacity=20)
+
+    assert columns.logit_start_loc[:7].tolist() == [0, 1, 2, 3, 4, 9, 10]
+    assert padding.place(np.arange(batch.num_logits)).tolist() == [0, 1, *range(4, 10)]
+
+
 @pytest.mark.parametrize(
     "slices",
     [
         decodes(201),
         [prompt(1, 577)],
         [prompt(number, 9) for number in range(201)],
-        [*decodes(2), Slice(9, 0, 8, 0, True)],
         [Slice(9, 0, 1, 1, False), *decodes(2)],
     ],
-    ids=["decodes", "rows", "prompts", "logits of a prompt", "a chunk of one row"],
+    ids=["decodes", "rows", "prompts", "a chunk of one row"],
 )
 def test_what_fits_no_shape_is_launched_one_by_one(slices):
     assert SHAPES.find(batch_of(slices), SamplingWork()) is None
@@ -100,6 +128,7 @@ def test_many_prompts_of_a_model_that_computes_longer_than_launching_takes_have_
 
     assert large.find(batch_of(few), SamplingWork()) == GraphShape(0, 64, 128)
     assert large.find(batch_of(more), SamplingWork()) is None
+    assert large.find(batch_of([reported(7, 100)]), SamplingWork()) is None
 
 
 def test_angles_of_the_host_go_with_decodes_alone():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ pytest.importorskip("torch")
 from spaninfer_engine.backends.cuda.graph_shapes import GraphShape, GraphShapes
 from spaninfer_engine.backends.cuda.sampling_launches import ALL_ROWS, FEW_ROWS, SamplingLaunches
 from spaninfer_engine.backends.cuda.step_graphs import (
-    MAX_SAMPLING_GRAPHS,
+    MAX_LATE_GRAPHS,
     NEEDED,
     NEEDED_IDLE,
+    NEEDED_OPEN,
     StepGraphs,
 )
 from spaninfer_engine.plan import NewSequence, Slice
@@ -125,7 +127,7 @@ def test_there_are_so_many_graphs_with_other_sampling_and_no_more(
                 shape_for(chosen, step(decodes), work)
 
     own = [shape for shape in graphs.captured if shape.sampling != SamplingLaunches()]
-    assert len(own) == MAX_SAMPLING_GRAPHS
+    assert len(own) == MAX_LATE_GRAPHS
     assert not chosen.capture_next() or graphs.captured[-1].prompts
 
 
@@ -137,6 +139,22 @@ def test_prompts_replay_a_graph_of_the_start_until_theirs_is_captured(chosen: St
         pass
     assert shape_for(chosen, batch, TYPICAL) == GraphShape(16, 16, 32)
     assert shape_for(chosen, step(0, 601), TYPICAL) is None
+
+
+def test_prompts_with_logits_of_many_tokens_are_launched_until_enough_steps_lacked_a_graph(
+    graphs: NamedGraphs,
+) -> None:
+    chosen = StepGraphs(GraphShapes(100, 600, 2048, 2048), graphs, COLUMNS)  # type: ignore[arg-type]
+    chosen.capture(lambda *_: None)
+    batch = step(3, 20)
+    many = replace(batch, logit_start_loc=np.array([0, 1, 2, 3, 23], np.int32))
+
+    found = [shape_for(chosen, many, TYPICAL) for _ in range(NEEDED_OPEN + 1)]
+
+    own = GraphShape.open(64, 512)
+    assert found == [None] * (NEEDED_OPEN - 1) + [own, own]
+    assert graphs.captured[-1] == own
+    assert shape_for(chosen, batch, TYPICAL) == GraphShape(64, 16, 32)
 
 
 def test_narrow_tables_are_captured_when_a_step_comes(graphs: NamedGraphs) -> None:

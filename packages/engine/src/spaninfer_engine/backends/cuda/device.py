@@ -19,7 +19,7 @@ from spaninfer_engine.backends.cuda.graph_shapes import (
     sampling_of,
     write_columns,
 )
-from spaninfer_engine.backends.cuda.graphs import Graphs
+from spaninfer_engine.backends.cuda.graphs import Captured, Graphs
 from spaninfer_engine.backends.cuda.launched import CudaStep, InFlight
 from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
@@ -34,6 +34,7 @@ from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.media import TowerInput
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, Rows, Step
 from spaninfer_engine.plan import NewSequence, SpanCopy
@@ -71,13 +72,14 @@ class _Among(NamedTuple):
 class CudaProgram:
     """A model as its steps are computed.
 
-    `forward` is the bound program, `angles` are as in StepMemory; `rotaries` has an entry for each
-    of them, None where the device has a table; `ropes` compute the angles of media on the host.
-    `num_axes` of positions are equal. A program that `reads_all_columns` of the span tables gets
-    narrow ones.
+    `forward` is the bound programs, `text` the one of steps without media. `angles` are as in
+    StepMemory; `rotaries` has an entry for each of them, None where the device has a table;
+    `ropes` compute the angles of media on the host. `num_axes` of positions are equal. A program
+    that `reads_all_columns` of the span tables gets narrow ones.
     """
 
     forward: Callable[[Step[Tensor]], Tensor]
+    text: BoundProgram[Tensor] | None = None  # where steps are captured
     angles: Sequence[Rotation[Tensor] | int] = ()
     rotaries: tuple[Rotary | None, ...] = ()
     ropes: tuple[Rotary, ...] = ()
@@ -104,7 +106,7 @@ class CudaDevice:
         setup: DeviceSetup,
         shapes: GraphShapes | None,
     ) -> None:
-        self._ops, self._forward = ops, program.forward
+        self._ops, self._forward, self._text = ops, program.forward, program.text
         self._caches, self._slots = memory.caches, memory.slots
         self._sequences, self._ropes = setup.sequences, program.ropes
         self._encodings = None if setup.encode is None else Encodings(setup.encode, ops)
@@ -183,8 +185,13 @@ class CudaDevice:
                 logits, sampled = self._compute(whole, prefills, num_spans, media), sampling
             else:
                 replay.captured.graph.replay()
-                logits = replay.captured.logits
-                sampled = None if sampling is None else replay.shape.sampling
+                if replay.shape.is_open:
+                    num_logits = batch.num_logits + padding.shift
+                    end = replace(replay.shape.step, num_logits=num_logits, sampling=sampling)
+                    logits, sampled = self._finish_open(end, replay.captured, num_spans), sampling
+                else:
+                    logits = replay.captured.logits
+                    sampled = None if sampling is None else replay.shape.sampling
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
             launches = SamplingLaunches.of(work)
             at = InFlight(batch, tuple(rows), padding, logits, launches, sampled)
@@ -276,7 +283,7 @@ class CudaDevice:
         """
         self._stream.synchronize()
         self._graphs.close()
-        self._caches, self._slots, self._forward = (), (), _closed
+        self._caches, self._slots, self._forward, self._text = (), (), _closed, None
         if self._encodings is not None:
             self._encodings.close()
         torch.cuda.empty_cache()
@@ -311,9 +318,18 @@ class CudaDevice:
             return sizes.max_spans
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
 
-    def _compute_shape(self, shape: GraphShape, num_spans: int) -> Tensor:
-        """Compute a step of a shape."""
-        return self._compute(shape.step, (), num_spans)
+    def _compute_shape(self, shape: GraphShape, num_spans: int) -> Sequence[Tensor | None]:
+        """Compute a step of a shape; return what a graph of it leaves."""
+        if not shape.is_open:
+            return (self._compute(shape.step, (), num_spans),)
+        assert self._text is not None, "steps are captured"
+        return self._text.begin(self._derived(shape.step, (), num_spans))
+
+    def _finish_open(self, end: StepShape, captured: Captured, num_spans: int) -> Tensor:
+        """Compute the logits of a step whose open graph has been replayed."""
+        assert self._text is not None, "steps are captured"
+        logits = self._text.finish(self._derived(end, (), num_spans), list(captured.results))
+        return self._sampled(logits, end)
 
     def _among_media(self, batch: Batch) -> _Among:
         until = batch.until(self._sequences)
@@ -341,8 +357,19 @@ class CudaDevice:
         media: _Among | None = None,
     ) -> Tensor:
         """Compute the step whose columns were sent; return the logits [W V]."""
-        memory, tokens, stream = self._memory, shape.num_tokens, self._ops.stream
-        memory.derive(shape, stream)
+        step = self._derived(shape, prefills, num_spans, media)
+        return self._sampled(self._forward(step), shape)
+
+    def _derived(
+        self,
+        shape: StepShape,
+        prefills: tuple[Run, ...],
+        num_spans: int,
+        media: _Among | None = None,
+    ) -> Step[Tensor]:
+        """Return the step whose columns were sent."""
+        memory, tokens = self._memory, shape.num_tokens
+        memory.derive(shape, self._ops.stream)
         slices = memory.slices(shape, prefills, num_spans)
         if media is not None:
             slices = replace(slices, until=media.until)
@@ -355,11 +382,12 @@ class CudaDevice:
             logit_indices=memory.logit_indices[: shape.num_logits],
             attention=self._ops.plan(slices, self._caches),
         )
-        if media is not None:
-            step = replace(step, **media.context._asdict())
-        logits = self._forward(step)
+        return step if media is None else replace(step, **media.context._asdict())
+
+    def _sampled(self, logits: Tensor, shape: StepShape) -> Tensor:
+        """Sample tokens from the logits of a step, if its launches do; return the logits."""
         if shape.num_logits and shape.sampling is not None:
-            self._sampler.sample_tokens(logits, shape.sampling, stream)
+            self._sampler.sample_tokens(logits, shape.sampling, self._ops.stream)
         return logits
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ PROMPTS = (1, 16)  # rooms for prompts; more of them have the next, which are ca
 _MANY_PROMPTS = (64, 256)
 # GEMMs of 7B take as long for 1000 rows as for 1024, whose tiles they fill in part.
 PROMPT_TOKENS = (32, *range(64, 1024, 64), *range(1024, 2048, 128), 2048, 2560, 3072)
+# Of steps with log-probabilities of prompts. Launched one by one they take the host 4 to 8 ms, in
+# which a GPU computes 2048 tokens of 0.5B.
+_OPEN_TOKENS = tuple(range(512, 2049, 512))
 # Alone, prompts are what is missing behind whole spans, multiples of 32 rows: 416 of them take 294
 # us a layer, 448 take 303 (7B, H200, 2026-11-22).
 _ALONE_TOKENS = tuple(sorted({*PROMPT_TOKENS, *range(288, 512, 64)}))
@@ -70,13 +73,20 @@ class StepShape:
 class GraphShape:
     """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
 
-    The graph ends with `sampling`; where that is None, with the logits.
+    The graph ends with `sampling`; where that is None, with the logits. One that `is_open` ends in
+    front of what is computed of tokens with logits alone: there may be any number of them.
     """
 
     decodes: int
     prompts: int = 0
     prompt_tokens: int = 0
     sampling: SamplingLaunches | None = PLAIN
+    is_open: bool = False
+
+    @classmethod
+    def open(cls, decodes: int, prompt_tokens: int) -> Self:
+        """Return the shape of steps that want logits of many tokens of their prompts."""
+        return cls(decodes, PROMPTS[-1], prompt_tokens, sampling=None, is_open=True)
 
     @property
     def num_tokens(self) -> int:
@@ -99,7 +109,7 @@ class GraphShapes:
     """The shapes for steps of up to `requests` slices.
 
     Prompts alone have up to `max_prompt_tokens`, beside decodes up to `mixed_prompt_tokens`; more
-    than 16 of them up to `many_prompt_tokens` of these.
+    than 16 of them, or any with logits of many tokens, up to `many_prompt_tokens` of these.
     """
 
     def __init__(
@@ -118,11 +128,12 @@ class GraphShapes:
         if not self._alone:
             self._beside = ()
         self._many = _many_prompts(requests)
-        sizes = (tokens for tokens in self._beside if tokens <= many_prompt_tokens)
+        sizes = tuple(tokens for tokens in self._beside if tokens <= many_prompt_tokens)
         self._of_many = tuple(tokens for tokens in sizes if tokens in _MANY_TOKENS)
         self._of_many_started = tuple(
             tokens for tokens in _MANY_TOKENS_STARTED if tokens in self._of_many
         )
+        self._open = tuple(tokens for tokens in sizes if tokens in _OPEN_TOKENS)
 
     @cached_property
     def at_start(self) -> tuple[GraphShape, ...]:
@@ -171,15 +182,25 @@ class GraphShapes:
             decodes = _least(batch.num_slices, self._decodes)
             shape = GraphShape(decodes or 0, sampling=sampling_of(batch, work))
             return None if decodes is None else shape
+        if host_angles or not _has_logits_of_decodes(batch):
+            return None
+        if not _has_single_logits(batch):
+            return self._find_open(batch)
         decodes = _least(batch.num_decodes, self._beside_prompts)
         few = PROMPTS[-1:] if decodes else PROMPTS  # empty ones are lost among many tokens
         prompts = _least(batch.num_slices - batch.num_decodes, (*few, *self._many))
         tokens = _least(batch.num_tokens - batch.num_decodes, self._sizes(decodes, prompts))
         if decodes is None or prompts is None or tokens is None:
             return None
-        if host_angles or not _has_single_logits(batch):
-            return None
         return GraphShape(decodes, prompts, tokens)
+
+    def _find_open(self, batch: Batch) -> GraphShape | None:
+        """Return the smallest open shape that a batch fits into; None if there is none."""
+        decodes = _least(batch.num_decodes, self._started)
+        tokens = _least(batch.num_tokens - batch.num_decodes, self._open)
+        if batch.num_slices - batch.num_decodes > PROMPTS[-1] or decodes is None or tokens is None:
+            return None
+        return GraphShape.open(decodes, tokens)
 
     def fallbacks(self, shape: GraphShape) -> tuple[GraphShape, ...]:
         """Return the shapes of the start that serve steps of this one as well, smallest first."""
@@ -346,10 +367,14 @@ class Padding:
         return np.concatenate([numbers[: self.first], numbers[self.first + self.shift :]])
 
 
+def _has_logits_of_decodes(batch: Batch) -> bool:
+    """Return True if every decode has logits."""
+    return bool((np.diff(batch.logit_start_loc[: batch.num_decodes + 1]) == 1).all())
+
+
 def _has_single_logits(batch: Batch) -> bool:
-    """Return True if every decode has logits and every prompt those of at most one token."""
-    counts = np.diff(batch.logit_start_loc)
-    return bool((counts[: batch.num_decodes] == 1).all() and counts.max() <= 1)
+    """Return True if every slice has logits of at most one token."""
+    return bool(np.diff(batch.logit_start_loc).max() <= 1)
 
 
 def _least(number: int, sizes: Sequence[int]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import get_ident
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,27 +19,36 @@ _GRAPH_BYTES = 2 << 20  # besides the pool: 20 graphs of 28 layers took 1.5 MB e
 
 _log = logging.getLogger(__name__)
 
+Body: TypeAlias = Callable[[GraphShape, int], Sequence[Tensor | None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A step of some shape, and where its logits lie after each replay."""
+    """A step of some shape, and where its results lie after each replay: its logits, or of one
+    without its end, what that reads.
+    """
 
     graph: torch.cuda.CUDAGraph
-    logits: Tensor
+    results: tuple[Tensor | None, ...]
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits of a whole step."""
+        (logits,) = self.results
+        assert logits is not None
+        return logits
 
 
 class Graphs:
     """Captured steps by shape and number of columns of the span tables.
 
     All of them take their memory from one pool: only one runs at a time, so what the largest one
-    needs is enough for all, if it is captured first. Logits lie there as well, until the next
+    needs is enough for all, if it is captured first. Results lie there as well, until the next
     replay of any.
     """
 
-    def __init__(
-        self, body: Callable[[GraphShape, int], Tensor], blank: Callable[[GraphShape], None]
-    ) -> None:
-        self._body = body  # computes a step on torch's current stream; returns the logits
+    def __init__(self, body: Body, blank: Callable[[GraphShape], None]) -> None:
+        self._body = body  # computes a step on torch's current stream; returns its results
         self._blank = blank  # lets the next step of a shape change nothing
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[tuple[GraphShape, int], Captured] = {}
@@ -108,13 +118,15 @@ class Graphs:
         # Other threads may use CUDA meanwhile: graphs are captured while the engine serves.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            logits = self._body(shape, columns)
+            results = self._body(shape, columns)
         except BaseException:
             with suppress(RuntimeError):  # what made the capture invalid says more
                 graph.capture_end()
             raise
         graph.capture_end()
-        return Captured(graph, _borrowed(logits))
+        return Captured(
+            graph, tuple([None if each is None else _borrowed(each) for each in results])
+        )
 
 
 def _free_bytes() -> int:

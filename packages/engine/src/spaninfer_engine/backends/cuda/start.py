@@ -130,6 +130,7 @@ class CudaStart:
             self._ops,
             CudaProgram(
                 forward=bound.run,
+                text=bound[TEXT],
                 angles=self._angles,
                 rotaries=tuple(self._rotaries),
                 ropes=tuple(map(Rotary, self._ropes)),

@@ -17,7 +17,9 @@ from spaninfer_engine.step.sampling import SamplingWork
 # capture, in which every request waits, unless nothing else is to be done.
 NEEDED = 64
 NEEDED_IDLE = 4
-MAX_SAMPLING_GRAPHS = 64  # 2 MB each, which the start sets no memory aside for
+MAX_LATE_GRAPHS = 64  # 2 MB each, which the start sets no memory aside for
+# An open graph spares a step with log-probabilities of prompts some 4 ms, and takes up to 300.
+NEEDED_OPEN = 8
 
 
 class Replay(NamedTuple):
@@ -37,8 +39,8 @@ class StepGraphs:
     def __init__(self, shapes: GraphShapes, graphs: Graphs, columns: int | None) -> None:
         self._shapes, self._graphs, self._columns = shapes, graphs, columns
         self._others = iter(() if columns is None else shapes.others)
-        self._missed = Counter[tuple[GraphShape, int]]()  # steps that lacked their own sampling
-        self._num_sampling = 0  # graphs that sample otherwise
+        self._missed = Counter[tuple[GraphShape, int]]()  # steps that lacked their own
+        self._num_late = 0  # graphs that steps lacked
 
     def find(
         self, batch: Batch, work: SamplingWork, columns: int, *, host_angles: bool
@@ -76,7 +78,7 @@ class StepGraphs:
         """Capture one more graph that a step may need; False when none is left that fits."""
         missed = self._missed.most_common(1)
         if missed and missed[0][1] >= NEEDED_IDLE:
-            return self._capture_sampling(*missed[0][0])
+            return self._capture_late(*missed[0][0])
         shape = next(self._others, None)
         if shape is None or self._columns is None:
             return False
@@ -87,22 +89,27 @@ class StepGraphs:
 
     def _fallback(self, shape: GraphShape, columns: int) -> GraphShape | None:
         """Return the shape that serves steps of one that is not captured, or is captured now."""
+        if shape.is_open:
+            return shape if self._is_due(shape, columns, NEEDED_OPEN) else None
         if shape.prompts:
             fallbacks = self._shapes.fallbacks(shape)
             return next((each for each in fallbacks if self._graphs.has(each, columns)), None)
         if shape.sampling == PLAIN:
             return shape
-        if self._num_sampling < MAX_SAMPLING_GRAPHS:
-            self._missed[shape, columns] += 1
-            if self._missed[shape, columns] >= NEEDED and self._capture_sampling(shape, columns):
-                return shape
-        return replace(shape, sampling=PLAIN)
+        return shape if self._is_due(shape, columns, NEEDED) else replace(shape, sampling=PLAIN)
 
-    def _capture_sampling(self, shape: GraphShape, columns: int) -> bool:
-        """Capture a graph that samples otherwise; one that does not fit is forgotten for now."""
+    def _is_due(self, shape: GraphShape, columns: int, needed: int) -> bool:
+        """Note that a step lacked its graph; capture that if so many did, and return True."""
+        if self._num_late == MAX_LATE_GRAPHS:
+            return False
+        self._missed[shape, columns] += 1
+        return self._missed[shape, columns] >= needed and self._capture_late(shape, columns)
+
+    def _capture_late(self, shape: GraphShape, columns: int) -> bool:
+        """Capture a graph that steps lacked; one that does not fit is forgotten for now."""
         del self._missed[shape, columns]
         captured = self._graphs.find(shape, columns)
-        self._num_sampling += captured is not None
-        if self._num_sampling == MAX_SAMPLING_GRAPHS:
+        self._num_late += captured is not None
+        if self._num_late == MAX_LATE_GRAPHS:
             self._missed.clear()
         return captured is not None
