@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from spaninfer_engine.spec import load
+from spaninfer_engine.spec.language.syntax import Name
+from spaninfer_engine.spec.language.values import mentions
 from spaninfer_engine.spec.registry import library
-from spaninfer_engine.spec.syntax import Name
-from spaninfer_engine.spec.values import mentions
 from spaninfer_engine.spec.vocabulary import SECTIONS
 
 

@@ -15,8 +15,8 @@ from oracle import TOLERANCE, Oracle, deviation, prompt
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import Decoder, UnreadConfigKeys, find, load, resolve
 from spaninfer_engine.spec.account import INERT
+from spaninfer_engine.spec.language.values import mentions
 from spaninfer_engine.spec.registry import library
-from spaninfer_engine.spec.values import mentions
 from stepping import Model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -7,7 +7,7 @@ from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec import ModelSpec, load
 from spaninfer_engine.spec.read import MAX_ANCESTORS
 from spaninfer_engine.spec.vocabulary import SECTIONS
-from spaninfer_engine.spec.words import REQUIRED
+from spaninfer_engine.spec.vocabulary.words import REQUIRED
 
 
 def spec(folder: Path, text: str, name: str = "mine") -> ModelSpec:

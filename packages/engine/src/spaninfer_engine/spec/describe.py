@@ -14,7 +14,7 @@ from spaninfer_engine.spec.read import Entry, ModelSpec
 from spaninfer_engine.spec.registry import library, load
 from spaninfer_engine.spec.resolve import resolve_fully
 from spaninfer_engine.spec.vocabulary import SECTIONS
-from spaninfer_engine.spec.words import REQUIRED
+from spaninfer_engine.spec.vocabulary.words import REQUIRED
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from spaninfer_engine.spec.account import DECISIVE
 from spaninfer_engine.spec.describe import toml
 from spaninfer_engine.spec.vocabulary import SECTIONS, TOP
-from spaninfer_engine.spec.words import REQUIRED, Section, Word
+from spaninfer_engine.spec.vocabulary.words import REQUIRED, Section, Word
 
 _HEAD = """\
 # The model-spec language
 
-<!-- Printed from spaninfer_engine/spec/vocabulary.py; edit that. -->
+<!-- Printed from spaninfer_engine/spec/vocabulary; edit that. -->
 
 A model architecture is data: one TOML file that says what differs from the defaults below. Reading
 it runs no code. `spaninfer serve MODEL --spec my_model.toml` serves a new model whose building

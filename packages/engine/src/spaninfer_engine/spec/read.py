@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from spaninfer_engine.errors import SpecError
-from spaninfer_engine.spec.parse import is_computed, parse
-from spaninfer_engine.spec.syntax import BadValue, Chain, Expr
+from spaninfer_engine.spec.language.parse import is_computed, parse
+from spaninfer_engine.spec.language.syntax import BadValue, Chain, Expr
 from spaninfer_engine.spec.vocabulary import KINDS, SECTIONS, TOP
-from spaninfer_engine.spec.words import REQUIRED, Word
+from spaninfer_engine.spec.vocabulary.words import REQUIRED, Word
 
 Find: TypeAlias = Callable[[str, Traversable], Traversable | None]
 

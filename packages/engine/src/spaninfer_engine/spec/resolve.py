@@ -12,6 +12,7 @@ from spaninfer_engine.errors import NotBuilt, SpecError
 from spaninfer_engine.spec.account import check_expected, unread
 from spaninfer_engine.spec.cache_groups import Groups
 from spaninfer_engine.spec.fit import misfits
+from spaninfer_engine.spec.language.typed import MAX_INDEX
 from spaninfer_engine.spec.maker import Maker, NormKind, norm_rule
 from spaninfer_engine.spec.nodes import (
     Decoder,
@@ -26,13 +27,12 @@ from spaninfer_engine.spec.nodes import (
     ropes,
 )
 from spaninfer_engine.spec.read import ModelSpec
-from spaninfer_engine.spec.resolve_attention import AttentionReader
-from spaninfer_engine.spec.resolve_head import classifier
-from spaninfer_engine.spec.resolve_mlp import MlpReader
-from spaninfer_engine.spec.resolve_tower import Reading, read_towers
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.sections.attention import AttentionReader
+from spaninfer_engine.spec.sections.head import classifier
+from spaninfer_engine.spec.sections.mlp import MlpReader
+from spaninfer_engine.spec.sections.tower import Reading, read_towers
 from spaninfer_engine.spec.tree import weights
-from spaninfer_engine.spec.typed import MAX_INDEX
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 WHY_NOT = {

@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 from spaninfer_engine.errors import SpecError, shown
+from spaninfer_engine.spec.language.syntax import BadValue, Name
+from spaninfer_engine.spec.language.values import evaluate, mentions
 from spaninfer_engine.spec.read import Entry, ModelSpec, frozen
-from spaninfer_engine.spec.syntax import BadValue, Name
-from spaninfer_engine.spec.values import evaluate, mentions
 from spaninfer_engine.spec.vocabulary import SECTIONS
-from spaninfer_engine.spec.words import REQUIRED, Word
+from spaninfer_engine.spec.vocabulary.words import REQUIRED, Word
 
 _SHOWN = 4  # config keys that an error repeats
 

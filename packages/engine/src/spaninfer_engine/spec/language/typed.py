@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spaninfer_engine.errors import shown
-from spaninfer_engine.spec.syntax import BadValue
+from spaninfer_engine.spec.language.syntax import BadValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from spaninfer_engine.spec.syntax import (
+from spaninfer_engine.spec.language.syntax import (
     Alternative,
     BadValue,
     Binary,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from spaninfer_engine.spec.attention_nodes import FusedQkv
+from spaninfer_engine.spec.sections.tower_reader import TowerReader
 from spaninfer_engine.spec.tower_nodes import PatchPositions, Resampler, Square, Stretch
-from spaninfer_engine.spec.tower_reader import TowerReader
 from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.spec.typed import FLAG, SIZE, choice, size
-from spaninfer_engine.spec.words import Section, Word, name
+from spaninfer_engine.spec.language.typed import FLAG, SIZE, choice, size
+from spaninfer_engine.spec.vocabulary.words import Section, Word, name
 
 DELTA = Section(
     "Layers of linear attention by the gated delta rule, which keep a state in place of keys and "

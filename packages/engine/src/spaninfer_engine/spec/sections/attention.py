@@ -21,10 +21,10 @@ from spaninfer_engine.spec.attention_nodes import (
 from spaninfer_engine.spec.cache_groups import Groups, Kept
 from spaninfer_engine.spec.delta_nodes import DeltaAttention
 from spaninfer_engine.spec.maker import Maker, NormKind
-from spaninfer_engine.spec.resolve_delta import DeltaReader
-from spaninfer_engine.spec.resolve_indexer import IndexerReader
-from spaninfer_engine.spec.resolve_relative import relative_bias
-from spaninfer_engine.spec.resolve_rope import rope, yarn_factor
+from spaninfer_engine.spec.sections.delta import DeltaReader
+from spaninfer_engine.spec.sections.indexer import IndexerReader
+from spaninfer_engine.spec.sections.relative import relative_bias
+from spaninfer_engine.spec.sections.rope import rope, yarn_factor
 from spaninfer_engine.spec.weight_nodes import Linear, Ones, Weight
 
 _RAGGED = {

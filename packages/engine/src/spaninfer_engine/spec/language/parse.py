@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from spaninfer_engine.spec.syntax import (
+from spaninfer_engine.spec.language.syntax import (
     Alternative,
     BadValue,
     Binary,

@@ -1,6 +1,6 @@
 import pytest
-from spaninfer_engine.spec.syntax import BadValue
-from spaninfer_engine.spec.typed import (
+from spaninfer_engine.spec.language.syntax import BadValue
+from spaninfer_engine.spec.language.typed import (
     COUNT,
     FLAG,
     INTEGER,

@@ -16,8 +16,9 @@ from spaninfer_engine.spec.attention_nodes import (
     SplitQkv,
 )
 from spaninfer_engine.spec.mlp_nodes import GatedMLP, PlainMLP
-from spaninfer_engine.spec.resolve_resampler import read_resampler
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.sections.resampler import read_resampler
+from spaninfer_engine.spec.sections.tower_reader import TowerReader
 from spaninfer_engine.spec.tower_nodes import (
     Merger,
     PatchPositions,
@@ -26,7 +27,6 @@ from spaninfer_engine.spec.tower_nodes import (
     Square,
     Stretch,
 )
-from spaninfer_engine.spec.tower_reader import TowerReader
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spaninfer_engine.spec.typed import NAMES, Type
+from spaninfer_engine.spec.language.typed import NAMES, Type, choice
 
 REQUIRED: Final = object()  # the default of a word that must be said where it is needed
+NORM: Final = choice("none", "rms", "layer")
 
 
 @dataclass(frozen=True, slots=True)

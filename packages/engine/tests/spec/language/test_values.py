@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from spaninfer_engine.spec.parse import parse
-from spaninfer_engine.spec.syntax import BadValue, Key, Name
-from spaninfer_engine.spec.values import evaluate, mentions
+from spaninfer_engine.spec.language.parse import parse
+from spaninfer_engine.spec.language.syntax import BadValue, Key, Name
+from spaninfer_engine.spec.language.values import evaluate, mentions
 
 
 @dataclass

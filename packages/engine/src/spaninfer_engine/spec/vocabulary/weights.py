@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.spec.typed import TEXTS
-from spaninfer_engine.spec.vocabulary_delta import DELTA_NAMES
-from spaninfer_engine.spec.words import Section, Word, name
+from spaninfer_engine.spec.language.typed import TEXTS
+from spaninfer_engine.spec.vocabulary.delta import DELTA_NAMES
+from spaninfer_engine.spec.vocabulary.words import Section, Word, name
 
 _LAYER_NAMES = {
     "layer": name("layers.{i}.", "prefix of layer i"),

@@ -1,6 +1,6 @@
 import pytest
-from spaninfer_engine.spec.parse import MAX_DEPTH, MAX_TEXT, parse
-from spaninfer_engine.spec.syntax import (
+from spaninfer_engine.spec.language.parse import MAX_DEPTH, MAX_TEXT, parse
+from spaninfer_engine.spec.language.syntax import (
     BadValue,
     Binary,
     Chain,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spaninfer_engine.spec.attention_nodes import Heads, RaggedAttention
+from spaninfer_engine.spec.sections.tower_reader import TowerReader
 from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower
-from spaninfer_engine.spec.tower_reader import TowerReader
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
 
 

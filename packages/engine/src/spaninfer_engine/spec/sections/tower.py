@@ -9,9 +9,9 @@ from typing import cast
 
 from spaninfer_engine.spec.account import check_expected, unread
 from spaninfer_engine.spec.read import Entry, ModelSpec
-from spaninfer_engine.spec.resolve_audio import AudioReader
-from spaninfer_engine.spec.resolve_vision import VisionReader
 from spaninfer_engine.spec.scope import Scope
+from spaninfer_engine.spec.sections.audio import AudioReader
+from spaninfer_engine.spec.sections.vision import VisionReader
 from spaninfer_engine.spec.tower_nodes import MediaTokens, Tower
 
 _TEXT_ONLY = ("config", "config.default", "config.expect")  # sections about the text model's config

@@ -10,9 +10,8 @@ from typing import cast
 from spaninfer_engine.errors import SpecError
 from spaninfer_engine.spec.attention_nodes import Rope, RopeStyle
 from spaninfer_engine.spec.frequencies import Frequencies, RopeKind
-from spaninfer_engine.spec.scope import Scope
-from spaninfer_engine.spec.syntax import BadValue
-from spaninfer_engine.spec.typed import (
+from spaninfer_engine.spec.language.syntax import BadValue
+from spaninfer_engine.spec.language.typed import (
     COUNT,
     FLAG,
     INDEX,
@@ -22,6 +21,7 @@ from spaninfer_engine.spec.typed import (
     Type,
     number,
 )
+from spaninfer_engine.spec.scope import Scope
 
 # What each kind reads from the table, as both spellings of config.json call it.
 READS: Mapping[str, frozenset[str]] = {

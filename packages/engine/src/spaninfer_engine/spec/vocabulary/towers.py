@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spaninfer_engine.spec.typed import (
+from spaninfer_engine.spec.language.typed import (
     BASE,
     EPSILON,
     FLAG,
@@ -17,7 +17,7 @@ from spaninfer_engine.spec.typed import (
     optional,
     size,
 )
-from spaninfer_engine.spec.words import REQUIRED, Section, Word
+from spaninfer_engine.spec.vocabulary.words import REQUIRED, Section, Word
 
 MAX_TOWER_LAYERS = 1_000
 MAX_PIXELS = 4_096  # of a patch's side, and of a window's

@@ -1,4 +1,4 @@
-"""Consistency of the sizes of linear attention (`fit.misfits`)."""
+"""Consistency of the sizes of linear attention by the gated delta rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.weight_nodes import Linear
 
 
-def delta_misfits(node: DeltaAttention, group: CacheGroup, hidden: int) -> Iterator[str]:
+def of_delta(node: DeltaAttention, group: CacheGroup, hidden: int) -> Iterator[str]:
     """Yield a sentence for every size that does not fit what reads it."""
     sizes = node.key_heads, node.value_heads, node.key_size, node.value_size, node.taps - 1
     if min(sizes) < 1 or node.value_heads % node.key_heads:

@@ -1,4 +1,4 @@
-"""The tree of a computed spec value; parse.py makes it, values.py computes it."""
+"""The tree of a computed spec value; `parse` makes it, `values` computes it."""
 
 from __future__ import annotations
 
