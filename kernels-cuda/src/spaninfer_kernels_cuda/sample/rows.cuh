@@ -50,13 +50,17 @@ struct Stream {
 
 #if STAGES > 0
   // Element v of the pack it is at.
-  __device__ __forceinline__ float held(int v) const {
-    return to_float(ring[(stage == 0 ? kStages - 1 : stage - 1) * kThreads].at[v]);
-  }
+  __device__ __forceinline__ float held(int v) const { return to_float(ring[current()].at[v]); }
+
+  // Puts a pack in the place of the one it is at.
+  __device__ __forceinline__ void hold(const Pack<T, kVector>& pack) { ring[current()] = pack; }
 #endif
 
  private:
 #if STAGES > 0
+  __device__ __forceinline__ int current() const {
+    return (stage == 0 ? kStages - 1 : stage - 1) * kThreads;
+  }
   __device__ __forceinline__ void ask(int at) {
     const unsigned first = next * kVector;
     if (is_aligned && first + kVector <= length) copy_16(&ring[at * kThreads], row + first, true);
@@ -147,13 +151,20 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
     const int first = static_cast<int>(pack * kVector);
     Pack<T, kVector> here;
     const bool is_held = stream.take(first, here);
-    Neighbours values{*this, stream, is_held && !is_processed(), first};
+    Neighbours values{*this, stream, is_held && !changed, first};
 #pragma unroll
     for (int v = 0; v < kVector; ++v) values.x[v] = to_float(here.at[v]);
     worst = max(worst, worst_of(values.x));
     if (is_processed()) {
       replace(first, values.x);
       worst = max(worst, worst_of(values.x));
+#if STAGES > 0
+      if (values.is_held) {  // a mask alone: the values are exact, and need not be read again
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) here.at[v] = from_float<T>(values.x[v]);
+        stream.hold(here);
+      }
+#endif
     }
     visit(values);
   }

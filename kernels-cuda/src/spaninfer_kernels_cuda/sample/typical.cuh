@@ -61,6 +61,7 @@ __device__ __forceinline__ void look_at_deviations(const Deviations& keys, int s
   const Bins bins(range.low, range.high, kRowDigitBits);
   unsigned* sums = reinterpret_cast<unsigned*>(shared.list);
   Mass own_above = 0, own_inside = 0;
+  int own_count = 0;
   if (threadIdx.x == 0) {
     shared.count = 0;
     shared.above = shared.inside = 0;
@@ -80,20 +81,23 @@ __device__ __forceinline__ void look_at_deviations(const Deviations& keys, int s
         continue;
       }
       own_inside += mass;
-      const int slot = take(&shared.count);
       if (!range.is_short) {
+        ++own_count;
         atomicAdd(&sums[bins.of(key)], static_cast<unsigned>(mass >> shift) + 1);
-      } else if (slot < kList) {
-        shared.list[slot] = key;
+        continue;
       }
+      const int slot = take(&shared.count);
+      if (slot < kList) shared.list[slot] = key;
     }
   };
   keys.row.each(visit, shared);
   own_above = warp_sum(own_above);
   own_inside = warp_sum(own_inside);
+  own_count = warp_sum(own_count);
   if (threadIdx.x % kWarp == 0) {
     atomicAdd(&shared.above, own_above);
     atomicAdd(&shared.inside, own_inside);
+    atomicAdd(&shared.count, own_count);
   }
 }
 
