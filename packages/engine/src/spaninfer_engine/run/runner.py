@@ -52,7 +52,7 @@ _LARGEST_LOGIT = {
 
 
 class HostSampler(Protocol):
-    """Samples tokens from logits on the host (run.sample.Sampler); knows every sequence."""
+    """Samples tokens from logits on the host (run.sample.Sampler); knows those that may need it."""
 
     def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
@@ -221,7 +221,8 @@ class Runner(Resource):
     def _update(self, plan: StepPlan) -> None:
         for seq_id in plan.finished:
             self._sequences.leave(seq_id)
-            self._sampler.leave(seq_id)
+            if self._needs_sampler(seq_id):
+                self._sampler.leave(seq_id)
             self._on_host.discard(seq_id)
             self._num_logprobs.pop(seq_id, None)
             self._masks.pop(seq_id, None)
@@ -233,14 +234,21 @@ class Runner(Resource):
 
     def _enter(self, sequence: NewSequence) -> None:
         self._sequences.enter(sequence)
-        self._sampler.enter(sequence)
-        if not self._device.can_sample(sequence):
+        is_on_host = not self._device.can_sample(sequence)
+        if is_on_host:
             self._on_host.add(sequence.seq_id)
+        if self._needs_sampler(sequence.seq_id):
+            self._sampler.enter(sequence)
+        if is_on_host:
             return
         if (mask := mask_of(sequence, self._vocab)) is not None:
             self._masks[sequence.seq_id] = mask
         if sequence.sampling.logprobs is not None:
             self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
+
+    def _needs_sampler(self, seq_id: int) -> bool:
+        """Return True if the host may sample a sequence's tokens, or report on its prompt."""
+        return seq_id in self._on_host or not self._device.reports_prompts
 
     def _give_up(
         self, plan: StepPlan, error: NoMemory, failed_encodings: frozenset[bytes]

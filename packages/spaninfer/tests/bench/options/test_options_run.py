@@ -31,7 +31,7 @@ def test_a_round_is_plain_requests_then_one_in_ten_then_all_with_the_option():
     records = list(measure_options(side, Rounds(BATCH, 4096, 2), {"min_p"}, print))
 
     shares = [sum(ask.has_option for ask in batch) for batch in side.batches]
-    assert shares == [0, 25] + [0, 3, 25] * 2
+    assert shares == [0, 3, 25] + [0, 3, 25] * 2
     assert all(("min_p" in ask.fields) is ask.has_option for b in side.batches for ask in b)
     prompts = [ask.prompt for batch in side.batches for ask in batch]
     assert len(set(prompts)) == len(prompts), "none is found in the prefix cache"
