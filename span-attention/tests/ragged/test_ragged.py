@@ -10,12 +10,25 @@ import pytest
 from span_attention import BatchRagged, ragged
 from span_attention.ragged.options import general_variant, hopper_variant
 from spaninfer_kernel_launch import DTypeError, Gpu, ShapeError, captured, get_gpu, new_stream
-from spaninfer_op_reference import attend_part, relative_error, tolerance
+from spaninfer_op_reference import (
+    attend_ragged,
+    relative_error,
+    relative_position_bias,
+    tolerance,
+)
 
 GPU = Gpu(0, "none", "sm_90a", sm_count=132, shared_bytes=232_448, l2_bytes=0, context=0)
 HOPPER, AMPERE, TURING = 232_448, 101_376, 65_536
 SIZES = (8, 40, 64, 72, 80, 96, 128, 136, 256)
 LENS = (1, 64, 0, 129, 3, 260, 128, 2)
+BOUNDS = [
+    {"window": 5, "ahead": 4},  # of ModernBERT, of tests
+    {"window": 65, "ahead": 64},  # as published
+    {"window": 1, "ahead": 0},  # rows see themselves
+    {"window": 130},
+    {"ahead": 0},  # causal
+    {"ahead": 200},
+]
 
 
 @pytest.mark.parametrize("shared_bytes", [HOPPER, AMPERE, TURING])
@@ -85,6 +98,7 @@ class Case:
         dtype=ml_dtypes.bfloat16,
         lens=LENS,
         apart=0,
+        reach=None,
         **scores,
     ):
         self.size, self.heads, self.kv_heads, self.dtype = size, heads, kv_heads, dtype
@@ -94,6 +108,9 @@ class Case:
         columns = (heads + 2 * kv_heads) * self.apart
         self.rows = draw.standard_normal((sum(lens), columns)).astype(dtype)
         self.starts = np.cumsum([0, *lens], dtype=np.int32)
+        self.biases = None
+        if reach is not None:
+            self.biases = 2 * draw.standard_normal((heads, 2 * reach + 1)).astype(np.float32)
 
     def parts(self, rows):
         """Return queries, keys and values as views of rows."""
@@ -104,14 +121,15 @@ class Case:
 
     def expected(self):
         query, key, value = (part.astype(np.float64) for part in self.parts(self.rows))
-        scale, cap = self.scores["softmax_scale"], self.scores.get("softcap")
-        read = []
-        for first, last in zip(self.starts, self.starts[1:], strict=False):
-            here = np.arange(last - first)
-            everywhere = np.full(len(here), len(here) - 1)  # each row sees all others
-            q, k, v = (part[first:last] for part in (query, key, value))
-            made, _ = attend_part(q, k, v, everywhere, here, scale=scale, softcap=cap)
-            read.append(made)
+        scores = dict(self.scores)
+        scale, read = scores.pop("softmax_scale"), []
+        for first, last in pairwise(self.starts.tolist()):
+            parts = (part[first:last] for part in (query, key, value))
+            if self.biases is not None:
+                wide = self.biases.astype(np.float64)
+                scores["bias"] = relative_position_bias(wide, last - first)
+            if last > first:
+                read.append(attend_ragged(*parts, scale=scale, **scores))
         return np.concatenate(read)
 
     def run(self, on_gpu, rows=None):
@@ -124,10 +142,12 @@ class Case:
             num_kv_heads=self.kv_heads,
             head_size=self.size,
             dtype=self.dtype,
+            biased=self.biases is not None,
         )
+        biases = None if self.biases is None else on_gpu.put(self.biases)
         with new_stream() as stream:
             batch.plan(starts, num_rows=len(self.rows), stream=stream)
-            batch.run(*self.parts(rows), out=out, stream=stream, **self.scores)
+            batch.run(*self.parts(rows), biases=biases, out=out, stream=stream, **self.scores)
             on_gpu.wait()
             del batch  # gives its memory back on the stream
         return on_gpu.get(out)
@@ -136,6 +156,8 @@ class Case:
         expected, limit = self.expected(), tolerance(np.dtype(self.dtype).name)
         for first, last in pairwise(self.starts.tolist()):  # means of many values are small
             part = slice(first, last)
+            if first == last:
+                continue
             assert relative_error(actual[part].astype(np.float64), expected[part]) < limit
 
 
@@ -158,13 +180,65 @@ def test_heads_may_lie_apart(on_gpu, size, apart):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [64, 72, 80, 128])
-def test_the_kernel_of_other_gpus_reads_the_same(on_gpu, size, monkeypatch):
-    case = Case(size, heads=4, kv_heads=2)
+@pytest.mark.parametrize("more", [{}, {"reach": 128}, *BOUNDS[:2], BOUNDS[4]], ids=str)
+def test_the_kernel_of_other_gpus_reads_the_same(on_gpu, size, more, monkeypatch):
+    case = Case(size, heads=4, kv_heads=2, **more)
     monkeypatch.setattr(ragged.prepared, "_on_hopper", lambda *_: None)
     monkeypatch.setattr(ragged.batch, "_kernel_for", ragged.batch._kernel_for.__wrapped__)
     monkeypatch.setattr(ragged.batch, "_prepared_for", ragged.batch._prepared_for.__wrapped__)
 
     case.check(case.run(on_gpu))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [64, 72, 128, 136])
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_rows_see_as_far_back_and_ahead_as_they_are_told(on_gpu, bounds, size):
+    case = Case(size, heads=4, kv_heads=2, lens=(*LENS, 700), **bounds)
+
+    case.check(case.run(on_gpu))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bounds", [{}, *BOUNDS[1:3], {"softcap": 2.0}], ids=str)
+@pytest.mark.parametrize(("size", "reach"), [(64, 128), (64, 3), (32, 0), (136, 40)])
+def test_scores_get_biases_by_how_far_keys_are_ahead(on_gpu, size, reach, bounds):
+    case = Case(size, heads=4, kv_heads=2, reach=reach, **bounds)
+
+    case.check(case.run(on_gpu))
+
+
+@pytest.mark.gpu
+def test_what_a_window_hides_spoils_nothing_of_other_sequences(on_gpu):
+    case = Case(64, window=65, ahead=64)
+    spoilt, first, last = case.rows.copy(), *case.starts[5:7]
+    spoilt[first:last] = np.nan
+
+    clean, dirty = case.run(on_gpu), case.run(on_gpu, spoilt)
+
+    for part in (slice(first), slice(last, None)):
+        assert (clean[part] == dirty[part]).all()
+
+
+@pytest.mark.gpu
+def test_biases_that_the_batch_was_not_made_for_are_refused(on_gpu, stream):
+    three = on_gpu.put(np.zeros((3, 2, 64), np.float16))
+    biases = on_gpu.put(np.zeros((2, 7), np.float32))
+    starts = on_gpu.put(np.array([0, 3], np.int32))
+    plain = BatchRagged(num_heads=2, head_size=64, dtype=np.float16)
+    biased = BatchRagged(num_heads=2, head_size=64, dtype=np.float16, biased=True)
+    for batch in (plain, biased):
+        batch.plan(starts, num_rows=3, stream=stream)
+
+    with pytest.raises(ShapeError, match="the run has biases; this batch is for runs without"):
+        plain.run(three, three, three, softmax_scale=1.0, biases=biases, stream=stream)
+    with pytest.raises(ShapeError, match="the run has no biases; this batch is for runs with"):
+        biased.run(three, three, three, softmax_scale=1.0, stream=stream)
+    even = on_gpu.put(np.zeros((2, 6), np.float32))
+    with pytest.raises(ShapeError, match="biases are 6 per head"):
+        biased.run(three, three, three, softmax_scale=1.0, biases=even, stream=stream)
+    with pytest.raises(ShapeError, match="window is 0; allowed is 1 to"):
+        plain.run(three, three, three, softmax_scale=1.0, window=0, stream=stream)
 
 
 @pytest.mark.gpu

@@ -59,16 +59,36 @@ struct Scores {
     }
   }
 
-  // Minus infinity where a row does not see a column: after its position, or before its window.
+  // Softcap and biases by distance: those of a row's head lie around biases[row], the one of the
+  // row's own position there; beyond `reach` on both sides nothing changes. Rows see `ahead`
+  // positions ahead of their own.
   template <int kFragments>
-  __device__ __forceinline__ void hide(float (&s)[kFragments][4], int column,
-                                       const int (&position)[2]) const {
+  __device__ __forceinline__ void shape(float (&s)[kFragments][4], int column,
+                                        const int (&position)[2], const float* const (&biases)[2],
+                                        int reach, int ahead) const {
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int behind = position[i / 2] - (column + 8 * n + i % 2);
-        if (behind < 0 || (window && behind >= window)) s[n][i] = hidden();
+        float x = s[n][i] * scale;
+        if (softcap != 0.0f) x = softcap * tanh_exact(x / softcap);
+        const int distance = column + 8 * n + i % 2 - (position[i / 2] - ahead);
+        s[n][i] = x + __ldg(biases[i / 2] + min(max(distance, -reach), reach));
+      }
+    }
+  }
+
+  // Minus infinity where a row does not see a column: after its position, or the `last` that is
+  // there, or before its window.
+  template <int kFragments>
+  __device__ __forceinline__ void hide(float (&s)[kFragments][4], int column,
+                                       const int (&position)[2], int last) const {
+#pragma unroll
+    for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = column + 8 * n + i % 2, behind = position[i / 2] - at;
+        if (behind < 0 || at > last || (window && behind >= window)) s[n][i] = hidden();
       }
     }
   }

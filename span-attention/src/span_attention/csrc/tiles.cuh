@@ -3,8 +3,11 @@
 // A tile is some rows of one slice times `pack` query heads that share a KV head: its line m is row
 // m / pack and head m % pack, so that a block of keys serves all of them.
 //
-// kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees all others;
-// else attention is causal, over spans.
+// kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees others up to
+// `ahead` positions ahead of it; else attention is causal, over spans, and `ahead` is 0. A `window`
+// counts what a row sees back from the last of these, where all of it is there; 0: everything.
+
+constexpr int kEverywhere = 0x7fffffff;  // a last key behind all that rows see
 
 // The slices of a step; see prefill/plan.cu for `plan`. It may be written while thread blocks that
 // read it begin, so it is read from L2.
@@ -27,30 +30,32 @@ struct TileOf {
   int slice;      // number of the slice; kRagged: the row of its first key
   int row;        // first row, counted over the whole step
   int num_rows;
-  int position;   // of the first row; kRagged: of the last key
+  int position;   // the last that the first row sees, if it is there
   int first_key;  // first_key .. last_key: the keys that any row sees
   int last_key;
 
   TileOf() = default;
-  __device__ __forceinline__ TileOf(const Slices& slices, int number, int window) {
+  __device__ __forceinline__ TileOf(const Slices& slices, int number, int window, int ahead) {
     const int4 tile = slices.tile(number);
     slice = tile.x;
     row = tile.y;
     num_rows = tile.z;
-    position = tile.w;
-    last_key = kRagged ? position : position + num_rows - 1;
+    position = kRagged ? row - slice + ahead : tile.w;
+    last_key = kRagged ? min(tile.w, last_position()) : last_position();
     first_key = window ? max(0, position - window + 1) : 0;
   }
 
-  // The last position that a row sees. Rows past the last one see what it sees, so that no block is
-  // empty for them.
+  // The last position that a row sees, if it is there. Rows past the last one see what it sees, so
+  // that no block is empty for them.
   __device__ __forceinline__ int position_of(int row) const {
-    return kRagged ? position : position + min(row, num_rows - 1);
+    return position + min(row, num_rows - 1);
   }
+  __device__ __forceinline__ int last_position() const { return position + num_rows - 1; }
 
   // True if every row sees all of the keys first .. first + count - 1.
   __device__ __forceinline__ bool sees_all(int first, int count, int window) const {
-    return first + count - 1 <= position && !(window && first <= last_key - window);
+    const int seen = kRagged ? min(position, last_key) : position;
+    return first + count - 1 <= seen && !(window && first <= last_position() - window);
   }
 };
 

@@ -17,7 +17,8 @@
 // Macros: T (half or bfloat16), STORED (T, or a type of codes.cuh), KEY_SIZE, VALUE_SIZE,
 //         VALUE_TILE, IN_KEYS (0 or 1), BLOCK, M_TILES, WARPS, LSE (0 or 1: the log-sum-exps
 //         of scores are written to lse[rows heads]), RAGGED (csrc/tiles.cuh), WIDTH (RAGGED: the
-//         elements of a head in memory; sizes are those in shared memory, multiples of 16).
+//         elements of a head in memory; sizes are those in shared memory, multiples of 16), BIASED
+//         (RAGGED, 0 or 1: scores get biases[heads 2 * reach + 1] by how far a key is ahead).
 // Demands: sizes multiples of 16, as is BLOCK; VALUE_TILE divides VALUE_SIZE; a head's elements
 //          contiguous and 16-byte aligned; 1 << span_shift tokens to a span.
 
@@ -97,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                     long long key_scales_head, long long key_scales_token, const char* values,
                     long long value_span, long long value_head, long long value_token,
                     const char* value_scales, long long value_scales_span,
-                    long long value_scales_head, long long value_scales_token, float* lse) {
+                    long long value_scales_head, long long value_scales_token, float* lse,
+                    int ahead, const float* biases, int reach) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* query_tile = reinterpret_cast<T*>(memory);
   T* key_tile = query_tile + kLines * kKeyPitch;
@@ -107,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Array value_array{values,       value_span,        value_head,        value_token,
                           value_scales, value_scales_span, value_scales_head, value_scales_token};
   const Slices slices{plan, num_slices};
-  const Scores scores{softmax_scale, softcap, window, alibi_slopes != nullptr};
+  const Scores scores{softmax_scale, softcap, window, BIASED || alibi_slopes};
   const int lane = threadIdx.x % kWarp, first_line = threadIdx.x / kWarp * 16 * M_TILES;
   const int packs = heads / pack, packs_per_kv_head = packs / kv_heads;
   const int tile_rows = kLines / pack;
@@ -117,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int task = task_of(round);
     if (task >= tasks) continue;
     const int chunk = task % kChunks, which_pack = task / kChunks % packs;
-    const Tile tile(slices, task / kChunks / packs, window);
+    const Tile tile(slices, task / kChunks / packs, window, ahead);
     const int kv_head = which_pack / packs_per_kv_head, first_head = which_pack * pack;
     const Table table{
         RAGGED ? nullptr
@@ -142,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     Rows states[M_TILES];
     int position[M_TILES][2];
     float slope[M_TILES][2];
+    const float* bias[M_TILES][2];
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
@@ -150,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         position[m][part] = tile.position_of(line / pack);
         const int head = first_head + line % pack;
         slope[m][part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
+        bias[m][part] = BIASED ? biases + head * (2 * reach + 1) + reach : nullptr;
         if (sinks) {
           states[m].most[part] = sinks[head] * kLog2e / scores.log2_scale();
           states[m].sum[part] = lane % 4 ? 0.0f : 1.0f;
@@ -193,8 +197,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const bool all = tile.sees_all(first_key, BLOCK, window);
 #pragma unroll
       for (int m = 0; m < M_TILES; ++m) {
-        scores.shape(s[m], column, position[m], slope[m]);
-        if (!all) scores.hide(s[m], column, position[m]);
+        if constexpr (BIASED) {
+          scores.shape(s[m], column, position[m], bias[m], reach, ahead);
+        } else {
+          scores.shape(s[m], column, position[m], slope[m]);
+        }
+        if (!all) scores.hide(s[m], column, position[m], RAGGED ? tile.last_key : kEverywhere);
         float keep[2];
         absorb(s[m], states[m], scores.log2_scale(), keep);
 #pragma unroll

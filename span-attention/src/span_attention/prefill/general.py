@@ -80,6 +80,9 @@ class General:
             value_scales_head=value_scales_head,
             value_scales_token=value_scales_token,
             lse=given.lse,
+            ahead=0,
+            biases=0,
+            reach=0,
         )
         self.call(stream, arguments)
 
@@ -120,6 +123,7 @@ def variant_for(
         "LSE": options.lse,
         "RAGGED": False,
         "WIDTH": layout.value_size,
+        "BIASED": False,
     }
     return Variant.of("prefill_general", SOURCE, macros, element.architectures), cut
 

@@ -21,15 +21,17 @@
 //         STAGES (buffers of keys, and of values), QUERY_STAGES, KEEPS (registers of a consumer),
 //         LEAVES (of a producer), SPLITS (0 or 1), LSE (0 or 1: log-sum-exps of scores are written
 //         to lse[rows heads]), RAGGED (csrc/tiles.cuh), WIDTH (RAGGED: the elements of a head in
-//         memory; sizes are those that are multiplied, zeros behind them).
+//         memory; sizes are those that are multiplied, zeros behind them), BIASED (RAGGED, 0 or 1:
+//         scores get biases[heads 2 * reach + 1] by how far a key is ahead, `reach` at the most).
 // Demands: 2 KEY_SIZE and 2 VALUE_SIZE multiples of ROW_BYTES unless RAGGED; BLOCK and VALUE_SIZE
 //          sizes of a Wgmma; maps whose boxes have rows of ROW_BYTES and `box_tokens` tokens, or
 //          for queries pack heads and kLines / pack rows.
 
 // A consumer: 64 lines of each tile.
 __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, const Scores& scores,
-                                        const float* alibi_slopes, const float* sinks, T* out,
-                                        float* lse, int consumer) {
+                                        const float* alibi_slopes, const float* sinks,
+                                        const float* biases, int reach, T* out, float* lse,
+                                        int consumer) {
   const int lane = threadIdx.x % kWarp;
   const int first_line = 64 * consumer + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
   const float log2_scale = scores.log2_scale();
@@ -57,10 +59,12 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
     Rows state;
     int position[2];
     float slope[2];
+    const float* bias[2];
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int line = first_line + 8 * part, head = task.first_head + line % pack;
       position[part] = tile.position_of(line / pack);
+      bias[part] = BIASED ? biases + head * (2 * reach + 1) + reach : nullptr;
       slope[part] = alibi_slopes ? alibi_slopes[head] : 0.0f;
       if (sinks && task.part == 0) {
         state.most[part] = sinks[head] * kLog2e / log2_scale;
@@ -84,8 +88,14 @@ __device__ __forceinline__ void consume(Shared& shared, const Launch& launch, co
       if (lane == 0) arrive(&shared.key_ring.empty[key_turn.stage]);
       key_turn.next();
       const int column = block * BLOCK + lane % 4 * 2;
-      scores.shape(s, column, position, slope);
-      if (!tile.sees_all(block * BLOCK, BLOCK, scores.window)) scores.hide(s, column, position);
+      if constexpr (BIASED) {
+        scores.shape(s, column, position, bias, reach, launch.ahead);
+      } else {
+        scores.shape(s, column, position, slope);
+      }
+      if (!tile.sees_all(block * BLOCK, BLOCK, scores.window)) {
+        scores.hide(s, column, position, RAGGED ? tile.last_key : kEverywhere);
+      }
       absorb(s, state, log2_scale, keep);
     };
     const auto finish_values = [&] {
@@ -146,7 +156,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    const int* table_rows, int* plan, float* workspace, int num_slices,
                    int table_stride, int span_shift, int heads, int pack, int kv_heads,
                    int box_tokens, float softmax_scale, float softcap, int window,
-                   const float* alibi_slopes, const float* sinks, float* lse) {
+                   const float* alibi_slopes, const float* sinks, float* lse, int ahead,
+                   const float* biases, int reach) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Launch launch{{plan, num_slices, SPLITS ? static_cast<int>(gridDim.x) : 0},
@@ -159,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                       kv_heads,
                       box_tokens,
                       window,
+                      ahead,
                       workspace};
   if (threadIdx.x == 0) {
     shared.query_ring.init(4 * CONSUMERS + 1);  // lane 0 of each warp
@@ -177,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 1) bring_keys(shared, launch, key_map, value_map);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEPS));
-    consume(shared, launch, {softmax_scale, softcap, window, alibi_slopes != nullptr}, alibi_slopes,
-            sinks, out, lse, group - 1);
+    const Scores scores{softmax_scale, softcap, window, BIASED || alibi_slopes};
+    consume(shared, launch, scores, alibi_slopes, sinks, biases, reach, out, lse, group - 1);
   }
 }

@@ -89,6 +89,9 @@ class Hopper:
             alibi_slopes=given.alibi_slopes,
             sinks=given.sinks,
             lse=given.lse,
+            ahead=0,
+            biases=0,
+            reach=0,
         )
         call(stream, arguments)
 
@@ -145,6 +148,7 @@ def variant_for(
         "LSE": options.lse,
         "RAGGED": False,
         "WIDTH": layout.value_size,
+        "BIASED": False,
     }
     return Variant.of("prefill_hopper", SOURCE, macros, (ARCHITECTURE,)), cut
 

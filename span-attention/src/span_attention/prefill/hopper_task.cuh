@@ -69,7 +69,7 @@ struct Launch {
   Slices slices;
   const int* span_tables;
   const int* table_rows;
-  int table_stride, span_shift, heads, pack, kv_heads, box_tokens, window;
+  int table_stride, span_shift, heads, pack, kv_heads, box_tokens, window, ahead;
   float* workspace;  // of each part sums[kLines VALUE_SIZE], then of each (most, sum)[kLines]
 
   __device__ __forceinline__ int packs() const { return heads / pack; }
@@ -77,7 +77,7 @@ struct Launch {
   // A task: a tile and a group of heads.
   __device__ __forceinline__ Task task(int number) const {
     const int which = number % packs();
-    const Tile tile(slices, number / packs(), window);
+    const Tile tile(slices, number / packs(), window, ahead);
     const int* table = nullptr;
     if constexpr (!RAGGED) {
       const long long row = __ldcg(&table_rows[tile.slice]);

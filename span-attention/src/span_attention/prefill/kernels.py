@@ -59,6 +59,9 @@ class GeneralArguments(NamedTuple):
     value_scales_head: Int64
     value_scales_token: Int64
     lse: Pointer
+    ahead: Int32
+    biases: Pointer
+    reach: Int32
 
 
 class HopperArguments(NamedTuple):
@@ -85,6 +88,9 @@ class HopperArguments(NamedTuple):
     alibi_slopes: Pointer
     sinks: Pointer
     lse: Pointer
+    ahead: Int32
+    biases: Pointer
+    reach: Int32
 
 
 PREFILL_PLAN: Final = Signature("prefill_plan", PlanArguments)

@@ -32,6 +32,7 @@ from span_attention.ragged.options import RaggedOptions
 from span_attention.ragged.prepared import Operands, PreparedRagged, prepare
 
 _ROW_BYTES = 16  # rows begin at multiples of so many
+_EVERYTHING = 1 << 28  # rows ahead; more than a sequence has
 
 
 class _Planned(NamedTuple):
@@ -45,17 +46,24 @@ class _Planned(NamedTuple):
 
 
 class BatchRagged:
-    """Attention within packed sequences: every row sees all rows of its own, nothing is cached.
+    """Attention within packed sequences: rows see those of their own sequence, nothing is cached.
 
     Planned once per batch, run per layer. `num_heads` query heads share `num_kv_heads` of keys and
     values, all of `head_size` elements (a multiple of 8 up to 256) of one 16-bit float `dtype`. A
-    row's result depends on its own sequence alone. All of it belongs to one stream.
+    row's result depends on its own sequence alone. Where runs are `biased`, scores get biases. All
+    of it belongs to one stream.
     """
 
     def __init__(
-        self, *, num_heads: int, head_size: int, dtype: object, num_kv_heads: int | None = None
+        self,
+        *,
+        num_heads: int,
+        head_size: int,
+        dtype: object,
+        num_kv_heads: int | None = None,
+        biased: bool = False,
     ) -> None:
-        self._options = RaggedOptions(numpy_dtype(dtype).name, head_size)
+        self._options = RaggedOptions(numpy_dtype(dtype).name, head_size, biased)
         self._heads, self._kv_heads = num_heads, num_kv_heads or num_heads
         self._planned: _Planned | None = None
 
@@ -86,10 +94,17 @@ class BatchRagged:
         *,
         softmax_scale: float,
         softcap: float | None = None,
+        window: int | None = None,
+        ahead: int | None = None,
+        biases: object = None,
         out: Any = None,
         stream: object = None,
     ) -> Any:
         """Return the attention of query[T H D] over key[T K D] and value[T K D], [T H D].
+
+        Row i of a sequence sees rows i - window < j <= i + ahead; None: without that bound. To its
+        scores, behind the softcap, biases[h, R + j - i] of float32 biases[H 2R+1] are added, of
+        keys farther than R that of R.
 
         Rows may lie apart, as parts of one projection, and so may heads, all three equally: those
         that begin at multiples of 32 bytes are read fastest on Hopper. Without `out`, the result is
@@ -100,7 +115,10 @@ class BatchRagged:
             raise ShapeError("no batch is planned; call plan(query_start_loc, …) before run")
         prepared = planned.prepared
         (q, q_spec), (k, k_spec), (v, v_spec) = map(inspect_array, (query, key, value))
-        to, out_spec = inspect_array(out)
+        (at_biases, biases_spec), (to, out_spec) = map(inspect_array, (biases, out))
+        _check_bounds(window, ahead)
+        seen_ahead = _EVERYTHING if ahead is None else ahead
+        reach = _reach(prepared, biases_spec)
         strides, allocate = _checked(prepared, planned.num_rows, (q_spec, k_spec, v_spec), out_spec)
         handle = stream_handle(stream, query)
         if out is None:
@@ -118,6 +136,10 @@ class BatchRagged:
                 planned.plan,
                 softmax_scale=softmax_scale,
                 softcap=softcap or 0.0,
+                window=0 if window is None else window + seen_ahead,
+                ahead=seen_ahead,
+                biases=at_biases,
+                reach=reach,
             )
             prepared.attend(handle, operands)
         return out
@@ -168,6 +190,31 @@ def _checked(
     check_results((out,), prepared.gpu, result)
     strides = query.strides[0], key.strides[0], value.strides[0], stride
     return strides, allocator(specs[0], prepared.gpu, result)
+
+
+def _check_bounds(window: int | None, ahead: int | None) -> None:
+    for name, value, least in (("window", window, 1), ("ahead", ahead, 0)):
+        if value is not None and not least <= value < _EVERYTHING:
+            raise ShapeError(
+                f"{name} is {value}; allowed is {least} to {_EVERYTHING - 1}, or None: no bound"
+            )
+
+
+@prepared_once(256)
+def _reach(prepared: PreparedRagged, spec: ArraySpec) -> int:
+    """Return the farthest distance that has a bias of its own; 0 without biases."""
+    if bool(spec) != prepared.options.biased:
+        has, wants = ("biases", "without") if spec else ("no biases", "with")
+        raise ShapeError(f"the run has {has}; this batch is for runs {wants}: BatchRagged(biased=)")
+    if not spec:
+        return 0
+    biases = view_at(spec)
+    count = match(biases=(biases, f"{prepared.heads} N"))["N"]
+    check_dense(np.float32, biases=biases)
+    check_device(prepared.gpu, biases=biases)
+    if count % 2 == 0:
+        raise ShapeError(f"biases are {count} per head; one for distance 0, as many on each side")
+    return count // 2
 
 
 def _head_stride(size: int, dtype: np.dtype[Any], **arrays: View) -> int:

@@ -22,11 +22,13 @@ _FORMATS: Final = {"float16": Format.FLOAT16, "bfloat16": Format.BFLOAT16}
 class RaggedOptions:
     """A request for a variant: the element type of all arrays, and the elements of a head.
 
-    `dtype` is "float16" or "bfloat16", `head_size` a multiple of 8 up to 256.
+    `dtype` is "float16" or "bfloat16", `head_size` a multiple of 8 up to 256. `biased`: scores get
+    biases by distance.
     """
 
     dtype: str
     head_size: int
+    biased: bool = False
 
     @property
     def element(self) -> Element:
@@ -62,6 +64,7 @@ def general_variant(options: RaggedOptions, shared_bytes: int) -> tuple[Variant,
         "LSE": False,
         "RAGGED": True,
         "WIDTH": width,
+        "BIASED": options.biased,
     }
     variant = Variant.of("prefill_general", general.SOURCE, macros, element.architectures)
     return variant, cut
@@ -88,5 +91,6 @@ def hopper_variant(options: RaggedOptions) -> tuple[Variant, HopperTiles] | None
         "LSE": False,
         "RAGGED": True,
         "WIDTH": options.head_size,
+        "BIASED": options.biased,
     }
     return Variant.of("prefill_hopper", hopper.SOURCE, macros, (hopper.ARCHITECTURE,)), cut

@@ -34,7 +34,10 @@ _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 
 class Operands(NamedTuple):
-    """Addresses and sizes of one run; strides are elements from row to row, and head to head."""
+    """Addresses and sizes of one run; strides are elements from row to row, and head to head.
+
+    A row sees up to `ahead` rows ahead, and `window` in all back from there; 0: everything.
+    """
 
     out: int
     query: int
@@ -49,6 +52,10 @@ class Operands(NamedTuple):
     plan: int
     softmax_scale: float
     softcap: float
+    window: int
+    ahead: int
+    biases: int  # by distance, `reach` at the most
+    reach: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class General:
             kv_heads=self.kv_heads,
             softmax_scale=at.softmax_scale,
             softcap=at.softcap,
-            window=0,
+            window=at.window,
             alibi_slopes=0,
             sinks=0,
             keys=at.key,
@@ -101,6 +108,9 @@ class General:
             value_scales_head=0,
             value_scales_token=0,
             lse=0,
+            ahead=at.ahead,
+            biases=at.biases,
+            reach=at.reach,
         )
         self.call(stream, arguments)
 
@@ -153,10 +163,13 @@ class Hopper:
             box_tokens=self.block,
             softmax_scale=at.softmax_scale,
             softcap=at.softcap,
-            window=0,
+            window=at.window,
             alibi_slopes=0,
             sinks=0,
             lse=0,
+            ahead=at.ahead,
+            biases=at.biases,
+            reach=at.reach,
         )
         self.call(stream, arguments)
 

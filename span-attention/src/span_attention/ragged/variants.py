@@ -16,6 +16,7 @@ PLAN: Final = Variant.of("prefill_plan", prefill.PLAN.source, {"RAGGED": True})
 SIZES: Final = (64, 72, 80, 128)  # of heads of published towers
 
 ODD: Final = (72,)
+BIASED: Final = 64  # of heads of MPNet
 
 
 def _general(options: RaggedOptions) -> Iterator[Variant]:
@@ -33,9 +34,13 @@ def _variants() -> Iterator[Variant]:
             yield from _general(options)
         if (special := hopper_variant(options)) is not None:
             yield special[0]
+    biased = RaggedOptions("bfloat16", BIASED, biased=True)
+    yield from _general(biased)
+    if (special := hopper_variant(biased)) is not None:
+        yield special[0]
 
 
 VARIANTS: Final = tuple(_variants())
 """Both element types with the sizes of heads of published towers; of the general kernel one that
-is no multiple of 16, since the others are prefill's.
+is no multiple of 16, since the others are prefill's; and one with biases.
 """
