@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -55,12 +55,12 @@ def engine(folder: Path, **options: Any) -> Engine:
     return Engine(folder, backend="reference", **options)
 
 
-def parts_with(folder: Path, run: Callable[[EmbeddingRunner, Any], Any]) -> Parts:
-    """Return parts whose runner does something else first, or instead."""
+def parts_with(folder: Path, launch: Callable[[EmbeddingRunner, Any], Any]) -> Parts:
+    """Return parts whose runner launches something else first, or instead."""
 
     class Runner(EmbeddingRunner):
-        def run(self, texts: Sequence[Any]) -> Any:
-            return run(super(), texts)  # type: ignore[arg-type]
+        def launch(self, texts: Sequence[Any]) -> Any:
+            return launch(super(), texts)  # type: ignore[arg-type]
 
     parts = build(EngineConfig(model=folder, backend="reference"))
     runner = Runner.__new__(Runner)
@@ -344,7 +344,7 @@ def test_calls_under_way_finish_while_the_engine_drains_and_no_others_begin(fold
             with pytest.raises(EngineClosed, match="the engine is draining"):
                 encoder.embed([[4]])
 
-            assert core._step([Text(np.array([4]))]).shape == (1, 64)
+            assert core._compute([Text(np.array([4]))]).shape == (1, 64)
         closing.result(120)
     assert encoder.stats().state is EngineState.CLOSED
 
@@ -357,7 +357,7 @@ def test_a_call_under_way_ends_with_an_engine_that_does_not_drain(folder: Path) 
         encoder.close()
 
         with pytest.raises(EngineClosed, match="the engine is closed"):
-            core._step([Text(np.array([4]))])
+            core._compute([Text(np.array([4]))])
 
 
 def test_a_step_that_hangs_is_not_waited_for_longer_than_the_callers_patience(
@@ -368,7 +368,7 @@ def test_a_step_that_hangs_is_not_waited_for_longer_than_the_callers_patience(
     def hang(runner: EmbeddingRunner, texts: Any) -> Any:
         begun.set()
         assert go_on.wait(120)
-        return runner.run(texts)
+        return runner.launch(texts)
 
     encoder = Engine(parts_with(folder, hang))
     with ThreadPoolExecutor(1) as pool:
@@ -402,13 +402,58 @@ def test_a_step_without_memory_fails_alone(folder: Path) -> None:
     def lack(runner: EmbeddingRunner, texts: Any) -> Any:
         if len(texts) > 1:
             raise NoMemory(2, 0)
-        return runner.run(texts)
+        return runner.launch(texts)
 
     with Engine(parts_with(folder, lack)) as encoder:
         with pytest.raises(NoMemory):
             encoder.embed([[4], [5]])
 
         assert encoder.embed([[4]]).shape == (1, 64)
+
+
+class Ahead:
+    """A device that computes by itself what was launched; it notes what is asked of it."""
+
+    lookahead = 1
+
+    def __init__(self, device: Any) -> None:
+        self._device, self.asked = device, ""
+
+    def launch(self, batch: Any, updates: Any) -> Ahead.Step:
+        self.asked += "launch "
+        step = self._device.launch(batch, updates)
+        step.wait()
+        return Ahead.Step(self, step.vectors())
+
+    def close(self) -> None:
+        self._device.close()
+
+    @dataclass
+    class Step:
+        """A step that was computed when it was launched."""
+
+        device: Ahead
+        rows: Any
+
+        def wait(self) -> None:
+            self.device.asked += "wait "
+
+        def vectors(self) -> Any:
+            return self.rows
+
+
+def test_a_step_is_launched_before_the_one_in_front_of_it_is_waited_for(folder: Path) -> None:
+    parts = build(EngineConfig(model=folder, backend="reference", step_tokens=41, max_running=2))
+    device = Ahead(parts.runner._device)
+    runner = EmbeddingRunner(device, parts.runner._sequences)
+    with engine(folder) as at_once:
+        expected = at_once.embed(TEXTS)
+
+    with Engine(replace(parts, runner=runner)) as encoder:
+        vectors = encoder.embed(TEXTS)
+
+    assert device.asked.split() == ["launch", "launch", "wait", "launch", "wait", "wait"]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_a_dropped_engine_gives_its_weights_back(folder: Path) -> None:

@@ -5,11 +5,12 @@ Callers take turns step by step. Nothing waits in a queue, so there is no thread
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition
 from time import perf_counter
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from spaninfer_engine.request import FinishReason, Request
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.texts import steps_of
 from spaninfer_engine.stats import EngineState, EngineStats, StepTimes
+from spaninfer_engine.step.device import LaunchedTexts
 from spaninfer_engine.texts import Rows, Task, Text
 
 WAYS: Mapping[Task, str] = {
@@ -29,6 +31,15 @@ WAYS: Mapping[Task, str] = {
     "classify": "labels (Engine.classify)",
     "score": "scores (Engine.score)",
 }
+
+
+class _UnderWay(NamedTuple):
+    """A launched step: the numbers of its texts, and since when it may be computed."""
+
+    numbers: list[int]
+    num_tokens: int
+    launched: LaunchedTexts
+    begun_s: float
 
 
 class Embedder:
@@ -47,6 +58,7 @@ class Embedder:
         self._runner, self._head, self._resolved = runner, head, resolved
         self._times = StepTimes()
         self._num_texts = self._num_tokens = 0  # ever computed
+        self._idle_from_s = 0.0  # the end of the last step
         self._turn = Condition()  # held in a step; over all that follows and `state`
         self._calls = 0  # under way
 
@@ -57,16 +69,8 @@ class Embedder:
 
     def rows(self, texts: Sequence[Text]) -> Rows:
         """Return the rows [N C] of N texts, computed in steps: vectors, or logits of labels."""
-        rows = np.empty((len(texts), self.front.encoder.width), np.float32)
-        steps = steps_of(
-            [len(text.ids) for text in texts],
-            step_tokens=self._resolved.step_tokens,
-            max_texts=self._resolved.max_running,
-        )
         with self._call():
-            for numbers in steps:
-                rows[numbers] = self._step([texts[number] for number in numbers])
-        return rows
+            return self._compute(texts)
 
     def submit(
         self,
@@ -138,21 +142,52 @@ class Embedder:
                 self._calls -= 1
                 self._turn.notify_all()
 
-    def _step(self, texts: Sequence[Text]) -> Rows:
+    def _compute(self, texts: Sequence[Text]) -> Rows:
+        """Return the rows of texts; as many steps are launched ahead as the device takes."""
+        rows = np.empty((len(texts), self.front.encoder.width), np.float32)
+        steps = steps_of(
+            [len(text.ids) for text in texts],
+            step_tokens=self._resolved.step_tokens,
+            max_texts=self._resolved.max_running,
+        )
+        under_way: deque[_UnderWay] = deque()
+        for numbers in steps:
+            with self._step():
+                under_way.append(self._launch(numbers, texts))
+                if len(under_way) > self._runner.lookahead:
+                    self._finish(under_way.popleft(), rows)
+        while under_way:
+            with self._step():
+                self._finish(under_way.popleft(), rows)
+        return rows
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        """Take a turn: no other caller launches or reads meanwhile."""
         with self._turn:
             self._check_takes(EngineState.RUNNING, EngineState.DRAINING)
-            begin = perf_counter()
             try:
-                rows = self._head(self._runner.run(texts))
+                yield
             except NoMemory:
                 raise
             except Exception as error:  # of a kernel or our own: the next would meet it as well
                 self.state, self.failure = EngineState.FAILED, error
                 raise
-            self._times.add(perf_counter() - begin)
-            self._num_texts += len(texts)
-            self._num_tokens += sum(len(text.ids) for text in texts)
-            return rows
+
+    def _launch(self, numbers: list[int], texts: Sequence[Text]) -> _UnderWay:
+        taken, begun_s = [texts[number] for number in numbers], perf_counter()
+        launched = self._runner.launch(taken)
+        return _UnderWay(numbers, sum(len(text.ids) for text in taken), launched, begun_s)
+
+    def _finish(self, step: _UnderWay, rows: Rows) -> None:
+        """Wait for a step and put its rows in their places."""
+        step.launched.wait()
+        rows[step.numbers] = self._head(step.launched.vectors())
+        now_s = perf_counter()
+        self._times.add(now_s - max(step.begun_s, self._idle_from_s))
+        self._idle_from_s = now_s
+        self._num_texts += len(step.numbers)
+        self._num_tokens += step.num_tokens
 
     def _check_takes(self, *states: EngineState) -> None:
         if self.state not in states:

@@ -28,6 +28,8 @@ class Tuning:
     pause_tokens: int = 0  # of prompts for which decodes wait when many requests begin; 0: never
     lone_prompt_tokens: int = 0  # of prompts in a step without decodes; 0: all of `step_tokens`
     short_tokens: int = 0  # longer answers and prompts wait their turn beside others'; 0: never
+    text_tokens: int = 0  # of an encoder's step; 0: as many as `step_tokens`
+    texts: int = 0  # that an encoder's step may have, however few requests may run
 
     @property
     def largest_step(self) -> int:

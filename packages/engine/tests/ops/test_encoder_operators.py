@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,20 @@ from spaninfer_op_reference.pool import POOLINGS
 
 Array = NDArray[Any]
 
+
+def _cuda(dtype: Any) -> Any:
+    from spaninfer_engine.backends.cuda.encoder import CudaEncoderOps
+
+    return CudaEncoderOps(dtype)
+
+
+EVERYWHERE = [
+    *BACKENDS,
+    *(
+        pytest.param(Backend("cuda", dtype, partial(_cuda, dtype)), marks=pytest.mark.gpu)
+        for dtype in ("bfloat16", "float16")
+    ),
+]
 LENGTHS = (5, 1, 17, 2)
 BOUNDS = np.cumsum([0, *LENGTHS]).tolist()
 
@@ -34,7 +49,7 @@ def _by_text(*arrays: Array) -> list[tuple[Array, ...]]:
     return [tuple(array[first:last] for array in arrays) for first, last in pairwise(BOUNDS)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_attention_sees_the_whole_text_and_nothing_of_others(
     kv_heads: int, backend: Backend
@@ -51,7 +66,7 @@ def test_attention_sees_the_whole_text_and_nothing_of_others(
     backend.check(ops, actual, np.concatenate(expected))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize(
     "scores",
     [
@@ -77,7 +92,7 @@ def test_attention_sees_as_far_back_and_ahead_as_it_is_told(
     backend.check(ops, actual, np.concatenate(expected))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("reach", [3, 40])
 @pytest.mark.parametrize(
     "scores",
@@ -112,7 +127,7 @@ def test_every_head_adds_its_bias_for_how_far_apart_tokens_are(
     backend.check(ops, actual, np.concatenate(expected))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in POOLINGS), ("cls", "mean")], ids=str)
 def test_every_text_becomes_one_row(kinds: Any, backend: Backend) -> None:
     ops, x = backend.make(), _random(sum(LENGTHS), 24)
@@ -124,7 +139,7 @@ def test_every_text_becomes_one_row(kinds: Any, backend: Backend) -> None:
     backend.check(ops, actual, np.stack(expected))
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
 def test_tokens_of_a_second_text_get_the_second_row_of_a_table(backend: Backend) -> None:
     ops, x, table = backend.make(), _random(sum(LENGTHS), 24), _random(2, 24, seed=1)
     step = _step(ops)

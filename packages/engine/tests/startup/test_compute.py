@@ -192,20 +192,24 @@ def test_the_dtype_of_a_config_has_two_spellings(config, expected):
     ("machine", "options", "expected"),
     [
         (BARE, {}, "cpu"),
-        (WITH_KERNELS, {}, "torch"),
-        (WITH_KERNELS, {"dtype": "bfloat16"}, "torch"),
+        (WITH_KERNELS, {}, "cuda"),
+        (WITH_KERNELS, {"dtype": "float16"}, "cuda"),
+        (WITH_KERNELS, {"dtype": "float32"}, "torch"),
+        (WITH_KERNELS, {"quantize": "int4"}, "torch"),
         (WITH_KERNELS, {"device": "cpu"}, "cpu"),
     ],
 )
-def test_encoders_are_computed_by_a_backend_that_returns_vectors(machine, options, expected):
+def test_encoders_are_computed_where_decoders_are(machine, options, expected):
     compute = decide_compute(asked(**options), "bfloat16", machine, result=Result.VECTORS)
 
     assert compute.backend.name == expected
 
 
-def test_an_encoder_on_backend_cuda_is_refused_with_the_backends_that_have_it():
-    with pytest.raises(ConfigError, match="no kernels for encoders yet; choose --backend cpu or t"):
-        decide_compute(asked(backend="cuda"), "bfloat16", WITH_KERNELS, result=Result.VECTORS)
+def test_an_encoder_in_codes_on_backend_cuda_is_refused_with_the_backends_that_have_it():
+    with pytest.raises(ConfigError, match=r"an encoder in quantize int8 requires --backend cpu"):
+        decide_compute(
+            asked(backend="cuda", quantize="int8"), "bfloat16", WITH_KERNELS, result=Result.VECTORS
+        )
 
 
 @pytest.mark.parametrize(

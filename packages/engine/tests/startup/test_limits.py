@@ -147,6 +147,19 @@ def test_a_step_on_a_gpu_is_long_unless_it_is_told_otherwise():
     assert decide_demand(asked(step_tokens=7), on_gpu, decoder()).step_tokens == 7
 
 
+def test_steps_of_an_encoder_on_a_gpu_take_many_texts_and_tokens():
+    encoder = as_encoder(decoder(), Pool(("mean",), normalise=False))
+    on_cpu, on_gpu = (Compute(backend, "cuda", "float16", ()) for backend in (CPU, CUDA))
+
+    demand = decide_demand(asked(), on_gpu, encoder)
+
+    tuning = CUDA.tuning
+    assert (demand.step_tokens, demand.max_running) == (tuning.text_tokens, tuning.texts)
+    assert decide_demand(asked(max_running=5000), on_gpu, encoder).max_running == 5000
+    assert decide_demand(asked(step_tokens=9), on_gpu, encoder).step_tokens == 9
+    assert decide_demand(asked(), on_cpu, encoder).max_running == asked().max_running
+
+
 def test_spans_are_for_as_many_whole_requests_as_may_run_if_memory_allows():
     resolved = decided(asked(max_running=10, span_len=16))
 

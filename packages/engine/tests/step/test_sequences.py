@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 from spaninfer_engine.plan import NewSequence, TableUpdate
 from spaninfer_engine.request import SamplingParams
-from spaninfer_engine.step.sequences import Sequences
+from spaninfer_engine.step.sequences import NO_SECOND, Sequences
 
 
 def _entry(seq_id: int, *token_ids: int) -> NewSequence:
@@ -84,3 +85,22 @@ def test_a_table_grows_from_any_index():
     requests.update_table(TableUpdate(1, 0, 2, (9,)))
 
     np.testing.assert_array_equal(requests.tables[0][0], [3, 4, 9, 0])
+
+
+def test_texts_lie_in_the_first_rows_over_those_of_the_step_before():
+    texts = Sequences(0, max_len=8, span_len=4, num_rows=2)
+
+    texts.put_texts([np.array([9, 9, 9]), np.array([8, 8])], [1, None])
+    texts.put_texts([np.array([5]), np.array([6, 7]), np.array([4, 3, 2])], [None, 1, None])
+
+    rows = [texts.tokens[row, :length].tolist() for row, length in enumerate((1, 2, 3))]
+    assert rows == [[5], [6, 7], [4, 3, 2]]
+    assert texts.second_from[:3].tolist() == [NO_SECOND, 1, NO_SECOND]
+
+
+def test_texts_take_no_rows_of_sequences():
+    sequences = Sequences(1, max_len=8, span_len=4, num_rows=2)
+    sequences.enter(_entry(7, 5))
+
+    with pytest.raises(AssertionError, match="rows of sequences"):
+        sequences.put_texts([np.array([5])], [None])

@@ -87,7 +87,6 @@ class Backend(ABC):
     needs_torch: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False  # can it compute on a GPU?
     on_cpu: ClassVar[bool] = True
-    results: ClassVar[frozenset[Result]] = frozenset(Result)  # of the programs that it runs
     tuning: ClassVar[Tuning] = HOST_TUNING
     tower_rows: ClassVar[int] = MAX_ROWS  # of a batch of towers
 
@@ -108,6 +107,14 @@ class Backend(ABC):
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
         """Return the bits of a number that weights were rounded to while loading, as it is held."""
         return number_bits(quantize)
+
+    def open_encoder(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:
+        """Return the operators that the texts of an encoder are computed with."""
+        return self.open(options, tell)
+
+    def quantizes_for(self, result: Result) -> tuple[Quantize, ...]:  # noqa: ARG002
+        """Return what weights of models with this kind of result can be rounded to."""
+        return self.quantizes
 
     def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return the operators that towers are computed with: others than a decoder's."""

@@ -62,11 +62,6 @@ def choose_backend(
                 f"backend {backend.name} computes on the cpu; device {asked.device} needs "
                 "--backend cuda or torch"
             )
-        if result not in backend.results:
-            others = " or ".join(name for name, each in BACKENDS.items() if result in each.results)
-            raise ConfigError(
-                f"backend {backend.name} has no kernels for encoders yet; choose --backend {others}"
-            )
         return backend, "requested"
     if on_gpu or (asked.device is None and machine.has_cuda):
         if not machine.has_torch:
@@ -74,8 +69,8 @@ def choose_backend(
                 f"device {asked.device} needs torch: pip install torch, "
                 "or omit --device to auto-select"
             )
-        if result not in CUDA.results:
-            return TORCH, "backend cuda has no kernels for encoders yet"
+        if asked.quantize is not None and asked.quantize not in CUDA.quantizes_for(result):
+            return TORCH, f"backend cuda has no kernels for encoders in {asked.quantize}"
         why_not = CUDA.why_not(asked, asked.dtype or stored_as, machine)
         if why_not is not None:
             return TORCH, why_not

@@ -12,7 +12,6 @@ from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model, ropes
-from spaninfer_engine.step.device import Device
 
 Tell: TypeAlias = Callable[[str, int, int], None]
 """A callback for progress: a stage, how many of its units are done, and of how many."""
@@ -25,8 +24,8 @@ class Start(Protocol):
         """Return what the device needs beside the KV cache; ConfigError if it is too much."""
         ...
 
-    def device(self, setup: DeviceSetup, tell: Tell) -> Device:
-        """Return the device, ready to compute."""
+    def device(self, setup: DeviceSetup, tell: Tell) -> Any:
+        """Return the device, ready to compute: a Device, of an encoder a TextDevice."""
         ...
 
 

@@ -70,7 +70,6 @@ from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_enco
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
-from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
 
 _log = logging.getLogger(__name__)
@@ -175,7 +174,9 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     """Open the backend and read the weights that the model's programs use."""
     asked, model, packed = source.asked, source.model, source.packed
     options = _options(asked, compute, source.checkpoint, model, rank)
-    ops = compute.backend.open(options, stage_of(progress, "kernels"))
+    backend, of_kernels = compute.backend, stage_of(progress, "kernels")
+    opened = backend.open_encoder if isinstance(model, Encoder) else backend.open
+    ops = opened(options, of_kernels)
     refuse_oversized(
         asked,
         compute,
@@ -268,7 +269,7 @@ def _resolved(
 
 
 def _runner(
-    model: Model, device: Device, sequences: Sequences, compute: Compute
+    model: Model, device: Any, sequences: Sequences, compute: Compute
 ) -> Runner | EmbeddingRunner:
     match model:
         case Decoder(vocab=vocab):

@@ -54,6 +54,7 @@ def decide_compute(
     dtype, why_dtype = backend.choose_dtype(asked, checkpoint_dtype, machine)
     backend.check(asked, dtype, machine)
     _check_options(asked, backend)
+    _check_quantize(asked, backend, result)
     decisions = (
         Decision("backend", backend.name, why_backend),
         Decision("device", device, why_device),
@@ -132,14 +133,20 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
             f"keep_head requires --backend {_those_with('can_keep_head')} (got {backend.name}); or "
             "leave keep_head out"
         )
-    if asked.quantize is not None and asked.quantize not in backend.quantizes:
-        able = " or ".join(
-            each.name for each in BACKENDS.values() if asked.quantize in each.quantizes
-        )
-        raise ConfigError(
-            f"quantize {asked.quantize} requires --backend {able} (got {backend.name}); or leave "
-            "quantize out"
-        )
+
+
+def _check_quantize(asked: EngineConfig, backend: Backend, result: Result) -> None:
+    """Refuse formats that the backend does not round this kind of model to."""
+    if asked.quantize is None or asked.quantize in backend.quantizes_for(result):
+        return
+    able = " or ".join(
+        each.name for each in BACKENDS.values() if asked.quantize in each.quantizes_for(result)
+    )
+    model = "an encoder in " if result is Result.VECTORS else ""
+    raise ConfigError(
+        f"{model}quantize {asked.quantize} requires --backend {able} (got {backend.name}); or "
+        "leave quantize out"
+    )
 
 
 def _those_with(ability: str) -> str:

@@ -186,11 +186,14 @@ def _held(
 
 def decide_demand(asked: EngineConfig, compute: Compute, model: Model) -> Demand:
     """Choose the most that requests and steps can be, before memory limits the length."""
-    least = compute.backend.tuning.step_tokens
+    tuning, max_running = compute.backend.tuning, asked.max_running
+    least = tuning.step_tokens
+    if isinstance(model, Encoder):  # nothing of a text is kept, so that they need not be few
+        least, max_running = tuning.text_tokens or least, max(tuning.texts, max_running)
     return Demand(
         max_len=model.max_len if asked.max_len is None else asked.max_len,
-        max_running=asked.max_running,
-        step_tokens=asked.step_tokens or max(least, asked.max_running),
+        max_running=max_running,
+        step_tokens=asked.step_tokens or max(least, max_running),
     )
 
 
@@ -272,7 +275,7 @@ def resolved(
         max_len=demand.max_len,
         span_len=asked.span_len or SPAN_LEN,
         num_spans=allocation.num_spans,
-        max_running=asked.max_running,
+        max_running=demand.max_running,
         step_tokens=demand.step_tokens,
         max_waiting=asked.max_waiting,
         step_timeout_s=asked.step_timeout_s,
@@ -280,7 +283,7 @@ def resolved(
         kv_offload=allocation.kv_offload,
         tuning=_tuning(compute, demand.step_tokens, model.vocab),
         seed=asked.seed,
-        graphs=has_graphs(asked, compute),
+        graphs=isinstance(model, Decoder) and has_graphs(asked, compute),
         batch_invariant=asked.batch_invariant,
         decisions=(
             Decision("parameters", parameters, f"{len(model.layers)} layers"),

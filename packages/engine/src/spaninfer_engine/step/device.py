@@ -112,8 +112,33 @@ class Launched(Protocol):
         """Return the logits [N V] of `batch.host_logits`."""
         ...
 
+
+class LaunchedTexts(Protocol):
+    """A step of texts under way."""
+
+    def wait(self) -> None:
+        """Wait for the step, or compute it now; raises NoMemory where the device lacks it."""
+        ...
+
     def vectors(self) -> Floats:
-        """Return the vectors [R C] of a program whose result they are."""
+        """Return the vectors [R C]; read after `wait`."""
+        ...
+
+
+class TextDevice(Protocol):
+    """Computes batches of whole texts, of which nothing is kept, in the order of their launches."""
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that may be launched before the oldest one's vectors are read, as of a Device."""
+        ...
+
+    def launch(self, batch: Batch, updates: Updates) -> LaunchedTexts:
+        """Begin a step; raises NoMemory where the device lacks it, and others may follow."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way and give the memory back; idempotent."""
         ...
 
 

@@ -65,6 +65,24 @@ class Sequences:
             self.deltas[row] = sequence.media.delta
             self.deltas_from[row] = sequence.media.delta_from()
 
+    def put_texts(
+        self, ids: Sequence[NDArray[np.int64]], second_from: Sequence[int | None]
+    ) -> None:
+        """Write whole texts into the first rows, in order, over those of the step before.
+
+        For runners of encoders, whose texts are no sequences with ids: none may have entered.
+        """
+        assert not self._row, "texts take the rows of sequences"
+        while len(ids) > len(self.tokens):
+            self._double()
+        lengths = [len(each) for each in ids]
+        rows = np.repeat(np.arange(len(ids)), lengths)
+        starts = np.cumsum(lengths) - lengths
+        places = np.arange(len(rows)) - np.repeat(starts, lengths)
+        self.tokens[rows, places] = np.concatenate(ids)
+        known = (NO_SECOND if second is None else second for second in second_from)
+        self.second_from[: len(ids)] = np.fromiter(known, np.int32, len(ids))
+
     def update_table(self, update: TableUpdate) -> None:
         """Write span numbers into a sequence's table."""
         table = self.tables[update.group][self._row[update.seq_id]]

@@ -25,7 +25,7 @@ from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.plan import Tuning
-from spaninfer_engine.spec.nodes import Decoder, Model
+from spaninfer_engine.spec.nodes import Encoder, Model
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for
@@ -50,7 +50,6 @@ class CudaBackend(Backend):
     needs_torch = True
     on_gpu = True
     on_cpu = False
-    results = frozenset({Result.LOGITS})
     # Eight pictures of 1024 x 1024 pixels of Qwen2-VL: 1.4 GiB between operators of a 7B model.
     tower_rows = 44_032
     tuning = Tuning(
@@ -68,6 +67,9 @@ class CudaBackend(Backend):
         # 7B computes these in 165 ms. Of many requests that come at once, so many more begin
         # together, and are decoded by steps that read all weights for all of them.
         pause_tokens=8192,
+        # Small encoders are bound by launches: 200 of them, 15 µs each, are 6 layers of MiniLM.
+        text_tokens=32_768,
+        texts=2048,
     )
 
     def prompt_logits(self, vocab: int) -> int:
@@ -154,6 +156,18 @@ class CudaBackend(Backend):
             batch_invariant=options.asked.batch_invariant,
         )
 
+    def open_encoder(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
+        """Return the operators; kernels are compiled when the start is measured."""
+        from spaninfer_engine.backends.cuda.encoder import CudaEncoderOps
+
+        return CudaEncoderOps(
+            options.dtype, options.device, batch_invariant=options.asked.batch_invariant
+        )
+
+    def quantizes_for(self, result: Result) -> tuple[Quantize, ...]:
+        """GEMMs of encoders multiply in 16 bits."""
+        return () if result is Result.VECTORS else self.quantizes
+
     def open_towers(self, options: BackendOptions) -> Ops[Any]:
         """Return the operators of towers."""
         from spaninfer_engine.backends.cuda.tower import CudaTowerOps
@@ -188,7 +202,10 @@ class CudaBackend(Backend):
         """Return the start of a device that computes by itself."""
         from spaninfer_engine.backends.cuda.start import CudaStart
 
-        assert isinstance(model, Decoder), "backend cuda has no program that returns vectors"
+        if isinstance(model, Encoder):
+            from spaninfer_engine.backends.cuda.encoder_start import CudaEncoderStart
+
+            return CudaEncoderStart(bound, ops, model, demand)
         if asked.batch_invariant:
             refuse_varying(step.name for step in bound[TEXT].kernels)
         if model.towers and model.media is not None and model.media.bidirectional:

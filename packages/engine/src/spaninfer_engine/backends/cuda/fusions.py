@@ -25,7 +25,6 @@ from spaninfer_engine.backends.cuda.latent import claim_latent_attention
 from spaninfer_engine.backends.cuda.linear_attention import claims_of_linear_attention
 from spaninfer_engine.ops.fuse import can_join, joined, joined_linears, single
 from spaninfer_engine.ops.operation import Operation
-from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Kernel, Pack
 
 
@@ -83,65 +82,75 @@ def _named(
 
 
 def sums_and_norms(ops: Backend) -> Iterator[Claim]:
-    """Yield the claims of residual sums with the norms of them, first with a projection."""
+    """Yield the claims of residual sums with the norms of them, first with a projection.
+
+    Where the norm takes the place of the sum (BERT), nothing keeps the sum.
+    """
     for claim in (_project_add_norm, _add_norm):
         for kind in ("rms", "layer"):
-            yield claim(ops, kind)
+            for keeps in (False, True):
+                yield claim(ops, kind, keeps=keeps)
 
 
-def _project_add_norm(ops: Backend, kind: Any) -> Claim:
+def _project_add_norm(ops: Backend, kind: Any, *, keeps: bool) -> Claim:
     """Claim a projection, the residual sum and the norm of it."""
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
         linear, _, normed = taken
         weights = joined([linear], ops, pack)
         weight, bias = weights["weight"], weights.get("bias")
-        norm_of, norm_of_sum = (_Norm(ops, kind, normed, pack, residual=r) for r in (False, True))
+        norm_of, norm_of_sum = (
+            FusedNorm(ops, kind, normed, pack, residual=r) for r in (False, True)
+        )
         kernels = ops.kernels
 
-        def kernel(_step: Step[Tensor], y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-            x = x.contiguous()
+        def normed_sum(y: Tensor, x: Tensor) -> Tensor:
             if not isinstance(weight, Tensor):
-                return x, norm_of(weight.multiply(y, bias, residual=x))
+                return norm_of(weight.multiply(y, bias, residual=x))
             if kernels.has_gemm(y, weight):
-                return x, norm_of(kernels.multiply(y, weight, bias, residual=x))
-            return x, norm_of_sum(ops.linear(y, weight=weight, bias=bias), residual=x)
+                return norm_of(kernels.multiply(y, weight, bias, residual=x))
+            return norm_of_sum(ops.linear(y, weight=weight, bias=bias), residual=x)
 
-        return kernel
+        return lambda _step, y, x: _sum_and_norm(normed_sum, y, x, keeps=keeps)
 
     return Claim(
         f"project_add_{kind}_norm",
         ("p = linear y", "s = add x p", f"n = {kind}_norm s"),
-        "s n",
+        "s n" if keeps else "n",
         build,
         lambda taken: taken[1].constant("scale") == 1.0,
         overwrites="x",
     )
 
 
-def _add_norm(ops: Backend, kind: Any) -> Claim:
+def _add_norm(ops: Backend, kind: Any, *, keeps: bool) -> Claim:
     """Claim a residual sum and the norm of it; the sum takes the place of its first addend."""
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
-        norm_of_sum = _Norm(ops, kind, taken[1], pack, residual=True)
+        norm_of_sum = FusedNorm(ops, kind, taken[1], pack, residual=True)
 
-        def kernel(_step: Step[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            x = x.contiguous()
-            return x, norm_of_sum(y, residual=x)
-
-        return kernel
+        return lambda _step, x, y: _sum_and_norm(norm_of_sum, y, x, keeps=keeps)
 
     return Claim(
         f"add_{kind}_norm",
         ("s = add x y", f"n = {kind}_norm s"),
-        "s n",
+        "s n" if keeps else "n",
         build,
         lambda taken: taken[0].constant("scale") == 1.0,
         overwrites="x",
     )
 
 
-class _Norm:
+def _sum_and_norm(
+    norm_of_sum: Callable[[Tensor, Tensor], Tensor], y: Tensor, x: Tensor, *, keeps: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Return the norm of x + y, behind the sum where it is kept, which takes the place of x."""
+    x = x.contiguous()
+    normed = norm_of_sum(y, x)
+    return (x, normed) if keeps else normed
+
+
+class FusedNorm:
     """A norm with its weights, of rows or of their sum with a residual, which it becomes."""
 
     def __init__(

@@ -19,7 +19,7 @@ from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Rotation, Step
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack
 
-_SPLIT = ("a = linear x", "b = linear x", "c = linear x")
+SPLIT = ("a = linear x", "b = linear x", "c = linear x")
 PROJECTION = ("y = linear x", "a b c = split y")
 HEADS = ("q = split_heads a", "k = split_heads b", "v = split_heads c")
 _NORMS = ("m = rms_norm q", "n = rms_norm k")
@@ -49,7 +49,7 @@ def claims_to_spans(ops: Backend) -> Iterator[Claim]:
         name = "norm_rotate_append" if norms else "rotate_append"
         query, key = ("m", "n") if norms else ("q", "k")
         rest = (*norms, f"r = rotate {query}", f"s = rotate {key}", "= append s v")
-        for projections in (_SPLIT, PROJECTION):
+        for projections in (SPLIT, PROJECTION):
             yield Claim(
                 f"project_{name}",
                 (*projections, *HEADS, *rest),

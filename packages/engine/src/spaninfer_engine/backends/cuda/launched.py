@@ -97,7 +97,3 @@ class CudaStep:
         assert self._logits is not None, "no logits were requested"
         rows: Floats = self._logits.numpy()
         return rows
-
-    def vectors(self) -> Floats:
-        """Backend cuda computes decoders alone."""
-        raise AssertionError("a decoder makes no vectors")

@@ -16,11 +16,15 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
-from spaninfer_engine.backends.torch.pooling import pool_text
+from spaninfer_engine.backends.torch.pooling import TextRows, pool_texts
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.torch.tensors import TorchTensors
-from spaninfer_engine.backends.torch.text_attention import TextScoring, attend_text
+from spaninfer_engine.backends.torch.text_attention import (
+    TextScoring,
+    attend_texts,
+    equal_texts,
+)
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.step import AttentionMetadata, Step
@@ -325,12 +329,13 @@ class TorchOps(TorchTensors):
         in_windows: bool = False,
         position_bias: Tensor | None = None,
     ) -> Tensor:
-        """Text by text, with torch's own attention where it has this kind."""
+        """Texts of one length at a time, with torch's own attention where it has this kind."""
         scoring = TextScoring(scale, softcap, window, ahead)
         out = query.new_empty(*query.shape[:2], value.shape[-1])
-        for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
-            q, k, v = (each[first:last] for each in (query, key, value))
-            out[first:last] = attend_text(q, k, v, scoring, position_bias)
+        starts = step.attends_in(windows=in_windows).batch.query_start_loc
+        for rows in map(self.from_host, equal_texts(starts, query.shape[1])):
+            q, k, v = (each[rows] for each in (query, key, value))
+            out[rows] = attend_texts(q, k, v, scoring, position_bias)
         return out
 
     def cross_attend(
@@ -374,10 +379,9 @@ class TorchOps(TorchTensors):
         return learn_pieces(step.attention, (query, key, value, g, beta), group, layer)
 
     def pool(self, step: Step[Tensor], x: Tensor, *, kinds: tuple[PoolKind, ...]) -> Tensor:
-        """Text by text; means are summed in float32."""
-        texts = [x[run.first : run.last].float() for run in step.attention.batch.runs()]
-        vectors = [torch.stack([pool_text(text, kind) for text in texts]) for kind in kinds]
-        return torch.cat(vectors, 1)
+        """All texts at once; means are summed in float32."""
+        texts = TextRows.of(step.attention.batch.query_start_loc, self.from_host)
+        return torch.cat([pool_texts(x, texts, kind) for kind in kinds], 1)
 
     # ---- experts ---------------------------------------------------------------------------------
 

@@ -1,13 +1,19 @@
-"""Attention among the tokens of one text, with torch's own attention where it has this kind."""
+"""Attention among the tokens of texts of one length, with torch's own where it has this kind."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
+
+MAX_SCORES = 1 << 27
+"""Scores of texts that are computed at once: 512 MiB where they are held in float32."""
 
 
 class TextScoring(NamedTuple):
@@ -19,12 +25,28 @@ class TextScoring(NamedTuple):
     ahead: int | None
 
 
-def attend_text(
+def equal_texts(starts: NDArray[np.int32], heads: int) -> Iterator[NDArray[np.int32]]:
+    """Yield the rows [N L] of texts of one length, as many at once as `MAX_SCORES` allow.
+
+    Text r is the rows starts[r] .. starts[r + 1]; those without rows are left out.
+    """
+    lengths = np.diff(starts)
+    for length in np.unique(lengths[lengths > 0]).tolist():
+        first = starts[:-1][lengths == length]
+        most = max(1, MAX_SCORES // (heads * length * length))
+        for begin in range(0, len(first), most):
+            rows: NDArray[np.int32] = first[begin : begin + most, None] + np.arange(
+                length, dtype=np.int32
+            )
+            yield rows
+
+
+def attend_texts(
     query: Tensor, key: Tensor, value: Tensor, scoring: TextScoring, position_bias: Tensor | None
 ) -> Tensor:
-    """Return what query[T H D] of one text reads of its keys and values [T K D], [T H E]."""
-    length, ratio = len(query), query.shape[1] // key.shape[1]
-    q, k, v = (each.transpose(0, 1)[None] for each in (query, key, value))
+    """Return what query[N L H D] of N texts reads of their keys and values [N L K D], [N L H E]."""
+    length, ratio = query.shape[1], query.shape[2] // key.shape[2]
+    q, k, v = (each.transpose(1, 2) for each in (query, key, value))
     k, v = (each.repeat_interleave(ratio, 1) for each in (k, v))
     added = _visible(length, scoring.window, scoring.ahead, query.device)
     if position_bias is not None:
@@ -37,13 +59,13 @@ def attend_text(
         if added is not None:
             scores = _masked(scores, added)
         read = (scores.softmax(-1) @ v.float()).to(v.dtype)
-    return read[0].transpose(0, 1)
+    return read.transpose(1, 2)
 
 
 def _visible(
     length: int, window: int | None, ahead: int | None, device: torch.device
 ) -> Tensor | None:
-    """[T T]: which tokens each one of a text sees; None: all of them."""
+    """[L L]: which tokens each one of a text sees; None: all of them."""
     if window is None and ahead is None:
         return None
     places = torch.arange(length, device=device)
@@ -57,7 +79,7 @@ def _visible(
 
 
 def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tensor:
-    """[H T T]: the biases of scores, -inf where a token does not see the other."""
+    """[H L L]: the biases of scores, -inf where a token does not see the other."""
     reach = position_bias.shape[1] // 2
     places = torch.arange(length, device=position_bias.device)
     distances = (places - places[:, None]).clamp(-reach, reach)
@@ -66,5 +88,5 @@ def _biases(position_bias: Tensor, length: int, visible: Tensor | None) -> Tenso
 
 
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """[1 H T T]: scores with biases added, or -inf where the mask is False."""
+    """[N H L L]: scores with biases added, or -inf where the mask is False."""
     return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
