@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,34 +15,22 @@ import torch
 from span_attention import ArrayStrides, Format, SpanLayout
 from spaninfer_kernel_launch import Gpu, compile_all, recording_kernels
 from spaninfer_kernels_cuda import activation, norm
-from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
-from spaninfer_kernels_cuda.scaled_gemm import Codes
 from spaninfer_op_reference import (
     QuantizedWeight,
     WeightFormat,
     cos_sin,
-    dequantize_weight,
     frequencies,
-    quantize_to_grid,
 )
 from torch import Tensor
 
 from spaninfer_engine.backends.backend import OnProgress
-from spaninfer_engine.backends.cuda import scaled, sparse_attention
+from spaninfer_engine.backends.cuda import sparse_attention
 from spaninfer_engine.backends.cuda.attention import Plan, Pool
-from spaninfer_engine.backends.cuda.coded_experts import (
-    CodedExperts,
-    can_hold,
-    expert_format,
-    pack_coded,
-    round_experts,
-)
-from spaninfer_engine.backends.cuda.expert_weights import DOWN, GATE_UP, LAYOUTS, pack_experts
 from spaninfer_engine.backends.cuda.fusions import claims_of
 from spaninfer_engine.backends.cuda.heads import Heads
 from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
-from spaninfer_engine.backends.cuda.linear_weight import GATED_GEMM, GEMM, LinearWeight
-from spaninfer_engine.backends.cuda.quantised import kernel_format, pack_stored, quantize_weight
+from spaninfer_engine.backends.cuda.linear_weight import LinearWeight
+from spaninfer_engine.backends.cuda.packing import GEMMS, Rounding, WeightPacker
 from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
 from spaninfer_engine.backends.cuda.slices import AttentionSlices
 from spaninfer_engine.backends.torch.attention import Scoring
@@ -59,7 +46,6 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
 CODE_GRAIN = 32  # the same where two of them share a byte
-COLUMN_GRAIN = 8  # columns of weights that are multiplied as codes
 _CODES = {"fp8": Format.FP8, "int8": Format.INT8, "uint4": Format.UINT4}
 
 
@@ -75,13 +61,15 @@ class CudaOps(TorchOps):
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
         *,
-        quantize: QuantizedFormat | Codes | WeightFormat | None = None,
+        quantize: Rounding | None = None,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
-        self._quantize = quantize
         self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
         self._quantized = QuantizedGemm(self.kernels)
+        self._packer = WeightPacker(
+            self.kernels, self._quantized, super().pack, self.upload, quantize
+        )
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
         self._pools: dict[int, Pool] = {}  # by cache group
@@ -141,51 +129,17 @@ class CudaOps(TorchOps):
         """
         if operator in ("route", "delta_gates") or argument == "sinks":
             return "float32"
-        if argument == "weight" and operator in _GEMMS:
-            return _GEMMS[operator]
+        if argument == "weight" and operator in GEMMS:
+            return GEMMS[operator]
         return "plain"
 
     def expanded_layout(self, layout: str) -> str:
         """Weights that are no codes lie as in the checkpoint, but for gates of experts."""
-        is_as_stored = layout == DOWN or layout in _GEMMS.values()
-        return "plain" if self._quantize is None and is_as_stored else layout
+        return self._packer.expanded_layout(layout)
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
         """Copy to the device, in this backend's dtype unless the layout is float32."""
-        if self._quantize is not None and layout in _GEMMS.values():
-            return self._pack_rounded(arrays, self._quantize, gated=layout == GATED_GEMM)
-        if layout == DOWN or layout in LAYOUTS:
-            return self._pack_numbers_of_experts(arrays, layout)
-        if layout == "float32":
-            (array,) = arrays
-            packed = torch.empty(array.shape, dtype=torch.float32, device=self.device)
-            self.upload(array, packed)
-            return packed
-        return super().pack(arrays, layout)
-
-    def _pack_rounded(
-        self,
-        arrays: Sequence[Packable],
-        format: QuantizedFormat | Codes | WeightFormat,
-        *,
-        gated: bool,
-    ) -> Tensor | LinearWeight:
-        """Round weights to codes, one after the other; none whose rows kernels cannot read.
-
-        Grids that GEMMs have no codes of are made on the host, and held as published ones are.
-        """
-        grain = scaled.COLUMN_GRAIN if isinstance(format, Codes) else COLUMN_GRAIN
-        if arrays[0].shape[1] % grain:
-            return super().pack(arrays, GEMM)
-        if isinstance(format, WeightFormat):
-            kept = kernel_format([format])
-            assert kept is not None, format
-            weights = [quantize_to_grid(np.asarray(array), format) for array in arrays]
-            return self._pack_stored(weights, format=kept, gated=gated)
-        tensors = (super(CudaOps, self).pack([array], GEMM) for array in arrays)
-        if isinstance(format, Codes):
-            return scaled.quantize_weight(tensors, format, self.kernels)
-        return quantize_weight(tensors, format, self._quantized, gated=gated)
+        return self._packer.pack(arrays, layout)
 
     def quantized_packer(
         self, formats: Sequence[WeightFormat], layout: str
@@ -194,56 +148,7 @@ class CudaOps(TorchOps):
 
         None where no GEMM has their codes, and where another format was requested.
         """
-        if self._quantize is not None or layout not in (*_GEMMS.values(), GATE_UP, DOWN):
-            return None
-        if layout in (GATE_UP, DOWN):
-            of_experts = expert_format(formats)
-            if of_experts is None:
-                return None
-            return partial(self._pack_experts, format=of_experts, gated=layout == GATE_UP)
-        gated = layout == GATED_GEMM
-        codes = scaled.codes_of(formats)
-        if codes is not None and self.kernels.scaled.is_there:
-            return partial(self._pack_codes, codes=codes, gated=gated)
-        format = kernel_format(formats)
-        if format is None:
-            return None
-        return partial(self._pack_stored, format=format, gated=gated)
-
-    def _pack_codes(
-        self, weights: Sequence[QuantizedWeight], *, codes: Codes, gated: bool
-    ) -> Tensor | LinearWeight:
-        if scaled.can_stack([weight.shape for weight in weights], codes, gated=gated):
-            return scaled.pack_stored(weights, codes, self.kernels, self.upload)
-        return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
-
-    def _pack_stored(
-        self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool
-    ) -> Tensor | LinearWeight:
-        if weights[0].shape[1] % COLUMN_GRAIN:
-            return super().pack([dequantize_weight(weight) for weight in weights], GEMM)
-        return pack_stored(weights, format, self._quantized, self.upload, gated=gated)
-
-    def _pack_numbers_of_experts(
-        self, arrays: Sequence[Packable], layout: str
-    ) -> Tensor | CodedExperts:
-        packed: Tensor
-        if layout == DOWN:
-            packed = super().pack(arrays, "plain")
-        else:
-            packed = pack_experts(arrays, layout, self.upload, dtype=self.dtype, device=self.device)
-        if self._quantize is None or packed.ndim < 3:  # biases
-            return packed
-        return round_experts(packed, self._quantize, self._quantized)
-
-    def _pack_experts(
-        self, weights: Sequence[QuantizedWeight], *, format: QuantizedFormat, gated: bool
-    ) -> Tensor | CodedExperts:
-        if can_hold(weights):
-            return pack_coded(weights, format, self._quantized, self.upload, gated=gated)
-        numbers = [dequantize_weight(weight) for weight in weights]
-        packed: Tensor = self.pack(numbers, GATE_UP if gated else "plain")
-        return packed
+        return self._packer.packer_of(formats, layout)
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Tensor]:
         """Allocate the spans of a cache group: a head's tokens lie together.
@@ -440,7 +345,6 @@ class CudaOps(TorchOps):
         return logits if bias is None else logits + bias
 
 
-_GEMMS = {"linear": GEMM, "gated_linear": GATED_GEMM}
 _RMS = norm.NormOptions("rms")
 _PLAIN = {act: activation.ActivationOptions(act) for act in activation.ACTS}
 
