@@ -168,7 +168,7 @@ class TextStream:
 
     def _text_of(self, token: int, number: int) -> str:
         """Return the text that token number 1, 2, … of the answer completes."""
-        text = self._detokenizer.push((token,))
+        text = self._detokenizer.push_one(token)
         if not self._sampling.stop or number < self._sampling.min_tokens:
             return text  # a stop string counts in what min_tokens and later ones bring
         return self._finder.push(text)

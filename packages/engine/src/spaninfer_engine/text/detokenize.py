@@ -64,6 +64,7 @@ class StopFinder:
         assert all(stops), "an empty stop string was refused by SamplingParams"
         self._stops = sorted(stops, key=len, reverse=True)
         self._first_chars = frozenset(stop[0] for stop in stops)
+        self._last_chars = frozenset(stop[-1] for stop in stops)
         self._include = include
         self._held = ""
         self.hit: str | None = None
@@ -90,6 +91,8 @@ class StopFinder:
 
     def _find(self, text: str) -> tuple[int, str] | None:
         """Return the position of the stop string that is complete first, and which it is."""
+        if self._last_chars.isdisjoint(text):
+            return None
         found = ((text.find(stop), stop) for stop in self._stops)
         hits = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
         if not hits:
@@ -103,6 +106,7 @@ class StopFinder:
         for start in range(max(0, len(text) - longest), len(text)):
             if text[start] in self._first_chars:
                 rest = text[start:]
-                if any(stop.startswith(rest) for stop in self._stops):
-                    return start
+                for stop in self._stops:
+                    if stop.startswith(rest):
+                        return start
         return len(text)
