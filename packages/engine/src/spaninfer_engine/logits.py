@@ -19,8 +19,9 @@ from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.spec.nodes import Decoder
-from spaninfer_engine.startup.build import locate, open_on_cpu, silent
+from spaninfer_engine.startup.build import locate, open_on_cpu
 from spaninfer_engine.startup.limits import SPAN_LEN
+from spaninfer_engine.startup.progress import silent
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.sequences import Sequences
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.host.tower import HostTower
@@ -67,6 +67,7 @@ from spaninfer_engine.startup.limits import (
     served_name,
 )
 from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_encoded, media_setup
+from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
@@ -77,18 +78,6 @@ _log = logging.getLogger(__name__)
 MODELS = "spaninfer.models"
 """Entry points of packages that bring a model: the name is the model's, the value a function
 without arguments that returns its folder."""
-
-
-class Progress(Protocol):
-    """A callback for the progress of loading."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` units of a stage are finished; of one unit, how much is unknown."""
-        ...
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Report nothing."""
 
 
 @shortage_named()
@@ -409,8 +398,3 @@ def mapped(packed: PackedReader) -> Pack:
     from spaninfer_engine.startup.packed_weights import PackedWeights
 
     return PackedWeights(packed).pack
-
-
-def stage_of(progress: Progress, stage: str) -> Callable[[int, int], None]:
-    """Return what tells `progress` how far this stage has come."""
-    return lambda done, total: progress(stage, done, total)
