@@ -32,7 +32,7 @@ class CudaEncoderOps(CudaTowerOps):
 
     def from_host(self, array: NDArray[Any]) -> Tensor:
         """Indices and angles go to the device behind what was launched; the host does not wait."""
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or not array.size:
             return super().from_host(array)
         pinned = torch.from_numpy(np.require(array, None, ["C", "W"])).pin_memory()
         return pinned.to(self.device, non_blocking=True)

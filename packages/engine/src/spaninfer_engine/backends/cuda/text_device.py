@@ -86,7 +86,9 @@ class CudaTextDevice(Resource):
     def __init__(self, program: TextProgram, sequences: Sequences) -> None:
         self._program: TextProgram | None = program
         self._sequences = sequences
-        self._stream = torch.cuda.Stream(program.ops.device)  # type: ignore[no-untyped-call]
+        device = program.ops.device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # weights, tables of angles
 
     def launch(self, batch: Batch, updates: Updates) -> CudaTexts:  # noqa: ARG002
         """Launch a step behind those before, and the copy of its vectors."""

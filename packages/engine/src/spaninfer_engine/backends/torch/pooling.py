@@ -46,16 +46,16 @@ class TextRows(NamedTuple):
         )
 
 
-def pieces_of(lengths: Ints) -> tuple[Ints, Ints]:
+def pieces_of(lengths: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the lengths [P] of texts' pieces, and how many each text has [R].
 
     >>> [each.tolist() for each in pieces_of(np.array([3, 130], np.int32))]
     [[3, 64, 64, 2], [1, 3]]
     """
     counts = -(-lengths // PIECE_ROWS)
-    pieces = np.full(counts.sum(), PIECE_ROWS, np.int32)
+    pieces = np.full(counts.sum(), PIECE_ROWS)
     pieces[np.cumsum(counts) - 1] = lengths - PIECE_ROWS * (counts - 1)
-    return pieces, counts.astype(np.int32)
+    return pieces, counts.astype(np.int64)
 
 
 def pool_texts(x: Tensor, texts: TextRows, kind: PoolKind) -> Tensor:
