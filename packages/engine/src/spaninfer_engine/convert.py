@@ -25,7 +25,6 @@ from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import locate, open_on_cpu
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
-)
 from spaninfer_engine.startup.shortage import shortage_named
 
 Report: TypeAlias = Callable[[TensorError], None]
