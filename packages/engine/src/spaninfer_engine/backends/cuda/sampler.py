@@ -43,6 +43,7 @@ class GpuSampler:
         self._out = torch.zeros(words, dtype=torch.int32, device=memory.device)
         self._arriving = [_Arriving(words), _Arriving(words)]
         self._prepared = lru_cache(_KEPT)(self._prepare)
+        self._prepared_reports = lru_cache(_KEPT)(self._prepare_report)
 
     def sample_tokens(self, logits: Tensor, launches: SamplingLaunches, stream: int) -> None:
         """Sample a token per row of logits[W V], with log-probabilities where rows ask for them."""
@@ -98,13 +99,8 @@ class GpuSampler:
         entries = entries.to(logits.device, non_blocking=True)
         num_words = len(rows) * (2 + 2 * count)
         words = torch.empty(num_words, dtype=torch.int32, device=logits.device)
-        prepared = token_logprobs.prepare(
-            count=len(rows),
-            length=logits.shape[1],
-            dtype=_ELEMENTS[logits.dtype],
-            gpu=self._gpu,
-            num_top=count,
-            row_stride=logits.stride(0),
+        prepared = self._prepared_reports(
+            len(rows), count, logits.shape[1], logits.stride(0), logits.dtype
         )
         out = token_logprobs.Logprobs(*_parts_of(words, len(rows), count))
         prepared.launch(logits, token_logprobs.Entries(*entries), out=out, stream=stream)
@@ -143,6 +139,18 @@ class GpuSampler:
             token_stride=self._memory.tokens.stride(0),
             row_stride=row_stride,
             top=MAX_LOGPROBS,
+        )
+
+    def _prepare_report(
+        self, count: int, num_top: int, length: int, row_stride: int, dtype: torch.dtype
+    ) -> token_logprobs.PreparedTokenLogprobs:
+        return token_logprobs.prepare(
+            count=count,
+            length=length,
+            dtype=_ELEMENTS[dtype],
+            gpu=self._gpu,
+            num_top=num_top,
+            row_stride=row_stride,
         )
 
 
