@@ -5,9 +5,10 @@
 """
 
 from spaninfer_kernels_cuda.moe import coded_gemv, combine, gemv, route, router
-from spaninfer_kernels_cuda.moe.call import Formats, PreparedMoe, moe, prepare
+from spaninfer_kernels_cuda.moe.call import moe
 from spaninfer_kernels_cuda.moe.combine import Norm
 from spaninfer_kernels_cuda.moe.gemv import Experts
+from spaninfer_kernels_cuda.moe.prepared import Formats, PreparedMoe, prepare
 from spaninfer_kernels_cuda.moe.route import RouteOptions, Routing
 from spaninfer_kernels_cuda.moe.tuning import GRAIN, MoeShape, RouteShape, check_route, check_shape
 
