@@ -1,4 +1,7 @@
-"""The playground in a browser, asked about a picture; docs/images/playground.png is its view."""
+"""The playground in a browser, asked about a picture that is dropped into it.
+
+docs/images/playground.png and playground-dark.png are its views.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import shutil
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
@@ -20,7 +24,7 @@ pytestmark = [
 ]
 
 ANSWER_MS = 120_000  # only ends a test that has failed
-SIZE = {"width": 1280, "height": 800}
+SIZE = {"width": 1280, "height": 860}
 
 
 def drawing() -> bytes:
@@ -33,6 +37,15 @@ def drawing() -> bytes:
     file = BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
+
+
+def drop(page: Any, file: Path) -> None:
+    """Drag a picture's file into the conversation, as the browser's user does."""
+    file.write_bytes(drawing())
+    session = page.context.new_cdp_session(page)
+    for event in ("dragEnter", "dragOver", "drop"):
+        data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
+        session.send("Input.dispatchDragEvent", {"type": event, "x": 400, "y": 300, "data": data})
 
 
 def test_the_bundled_model_says_what_a_dropped_picture_shows(server, tmp_path: Path) -> None:
@@ -49,9 +62,9 @@ def test_the_bundled_model_says_what_a_dropped_picture_shows(server, tmp_path: P
         page.locator("[name=temperature]").evaluate(
             "(it) => { it.value = 0; it.dispatchEvent(new Event('input', { bubbles: true })); }"
         )
-        page.set_input_files(
-            "#file", [{"name": "shapes.png", "mimeType": "image/png", "buffer": drawing()}]
-        )
+        drop(page, tmp_path / "shapes.png")
+        cost = page.locator("#attachments figcaption")
+        playwright.expect(cost).to_have_text("40 tokens", timeout=ANSWER_MS)
         for number, (question, said) in enumerate(asked.items(), 1):
             page.fill("#input", question)
             page.press("#input", "Enter")
@@ -59,5 +72,8 @@ def test_the_bundled_model_says_what_a_dropped_picture_shows(server, tmp_path: P
             answer = page.locator(".assistant .text").nth(number - 1).inner_text()
             assert all(each in answer for each in said), answer
         assert page.locator(".user img").evaluate("(it) => it.naturalWidth") > 0
+        assert page.locator(".user figcaption").all_inner_texts() == ["40 tokens"]
         page.screenshot(path=tmp_path / "playground.png")
+        page.emulate_media(color_scheme="dark")
+        page.screenshot(path=tmp_path / "playground-dark.png")
         browser.close()

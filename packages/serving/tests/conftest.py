@@ -213,6 +213,23 @@ def long_engine(long_folder: Path) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def seeing_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A small Qwen2-VL with random weights: a token for 28 x 28 pixels."""
+    from seeing_folder import save_seeing
+
+    folder = save_seeing(tmp_path_factory.mktemp("seeing"))
+    options = {
+        "served_name": "seeing",
+        "weights": "dummy",
+        "memory": "8MiB",
+        "max_len": 1024,
+        "max_running": 8,
+    }
+    with Engine(folder, backend="reference", **options) as engine:  # type: ignore[arg-type]
+        yield engine
+
+
 @pytest.fixture
 def listening(live: Callable[..., Live]) -> Callable[..., AbstractContextManager[tuple[str, int]]]:
     """What serves an engine with settings inside of a block, and gives the address."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,6 @@ from seeing_folder import (
     picture,
     png,
     save_first_qwen_vl_or_audio,
-    save_seeing,
     tone,
     url,
 )
@@ -28,20 +27,6 @@ from spaninfer_engine import Engine
 from spaninfer_engine.errors import ConfigError
 from spaninfer_multimodal import DecodePool
 from spaninfer_serving import Settings
-
-
-@pytest.fixture(scope="module")
-def seeing_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    folder = save_seeing(tmp_path_factory.mktemp("seeing"))
-    options = {
-        "served_name": "seeing",
-        "weights": "dummy",
-        "memory": "8MiB",
-        "max_len": 1024,
-        "max_running": 8,
-    }
-    with Engine(folder, backend="reference", **options) as engine:  # type: ignore[arg-type]
-        yield engine
 
 
 @pytest.fixture
@@ -353,8 +338,13 @@ def test_tokenize_gives_the_ids_of_a_chat_with_the_places_of_its_media(
     assert found["tokens"] == list(seeing_engine.encode_chat([{"role": "user", "content": mixed}]))
     assert (found["tokens"].count(260), found["tokens"].count(261)) == (6, 4)
     assert found["count"] == ask(client, *content).usage.prompt_tokens == len(found["token_strs"])
+    assert found["media"] == [
+        {"part": "messages[0].content[1]", "kind": "image", "count": 6},
+        {"part": "messages[0].content[3]", "kind": "video", "count": 4},
+    ]
     options = {"mm_processor_kwargs": {"max_pixels": 784}}
     assert tokenized(client, picture(data), **options)["tokens"].count(260) == 1
+    assert "media" not in tokenized(client, say("See."))
 
 
 def test_tokenize_reads_media_within_the_limits_of_a_chat(

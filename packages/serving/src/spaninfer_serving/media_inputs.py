@@ -8,7 +8,7 @@ media and end with the server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +21,7 @@ from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.chat import SeenConversation
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import MediaPart, detail_of, source_of
+from spaninfer_serving.wire.tokenize import MediaTokens
 
 if TYPE_CHECKING:
     from spaninfer_engine.serving import MediaProcessor
@@ -43,6 +44,11 @@ class ReadPart:
 
     part: Mapping[str, Any]
     num_bytes: int
+
+
+def name_of(place: Place) -> str:
+    """Return a part's place as errors and answers write it."""
+    return f"messages[{place[0]}].content[{place[1]}]"
 
 
 ReadMedia: TypeAlias = Mapping[Place, ReadPart]
@@ -95,7 +101,7 @@ class MediaInputs:
     ) -> ReadPart:
         """Return a part as the engine takes it: prepared, if this tenant's file was before."""
         kind, url = source_of(part)
-        name = f"messages[{place[0]}].content[{place[1]}]"
+        name = name_of(place)
         processor = await self._processor(kind, name)
         options = _options(part, kind, body, processor.max_pixels(kind))
         from spaninfer_multimodal import Busy, MediaError
@@ -194,3 +200,11 @@ def token_counts(items: Sequence[Any]) -> dict[str, int]:
         name = f"{item.input.kind}_tokens"
         counts[name] = counts.get(name, 0) + item.input.num_tokens
     return counts
+
+
+def media_tokens(places: Iterable[Place], items: Sequence[Any]) -> list[MediaTokens]:
+    """Return how many tokens of a prompt stand for each medium; both are in order."""
+    return [
+        MediaTokens(part=name_of(place), kind=item.input.kind, count=item.input.num_tokens)
+        for place, item in zip(places, items, strict=True)
+    ]

@@ -21,7 +21,7 @@ from spaninfer_serving.figures import Figures
 from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.job_outputs import outputs_of
-from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, token_counts
+from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, media_tokens, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
 from spaninfer_serving.responses import Prompt, ResponseMeta
@@ -218,18 +218,21 @@ class Service:
     def tokenize(self, body: TokenizeRequest, media: ReadMedia, check: Check) -> TokenizeResponse:
         """Return the token ids of a text or a conversation, however many they are."""
         self.named(body.model)
+        ids: Sequence[int]
         if body.prompt is None:
-            ids = list(self.chat_ids(body, media, check)[0])
+            ids = self.chat_ids(body, media, check)[0]
         else:
             self.probe(body.prompt, "prompt")
             check()
             ids = self.engine.tokenizer.encode(body.prompt, add_special=body.add_special_tokens)
+        found = media_of(ids)
         texts = (self.words.token_bytes(token_id).decode("utf-8", "replace") for token_id in ids)
         return TokenizeResponse(
             count=len(ids),
             max_model_len=self.engine.context,
-            tokens=ids,
+            tokens=list(ids),
             token_strs=list(texts) if body.return_token_strs else None,
+            media=None if found is None else media_tokens(body.media(), found.items),
         )
 
     def detokenize(self, body: DetokenizeRequest, check: Check) -> DetokenizeResponse:

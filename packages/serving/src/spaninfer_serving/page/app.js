@@ -24,7 +24,9 @@ $("input").addEventListener("keydown", (event) => {
   event.preventDefault();
   chat.send($("input").value.trim());
 });
-document.addEventListener("keydown", (event) => event.key === "Escape" && chat.stop());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) chat.stop();
+});
 $("stop").addEventListener("click", () => chat.stop());
 for (const offer of $("welcome").querySelectorAll("button")) {
   offer.addEventListener("click", () => chat.send(offer.textContent));
@@ -43,11 +45,16 @@ $("input").addEventListener("paste", (event) => {
   event.preventDefault();
   attach([...event.clipboardData.files]);
 });
-$("chat").addEventListener("dragover", (event) => event.preventDefault());
-$("chat").addEventListener("drop", (event) => {
+// Anywhere: a browser leaves the page for a file that is dropped beside its place.
+function dragged(event, is) {
+  if (!event.dataTransfer.types.includes("Files")) return false;
   event.preventDefault();
-  attach([...event.dataTransfer.files]);
-});
+  $("form").classList.toggle("dropping", is);
+  return true;
+}
+document.addEventListener("dragover", (event) => dragged(event, true));
+document.addEventListener("dragleave", (event) => event.relatedTarget ?? dragged(event, false));
+document.addEventListener("drop", (event) => dragged(event, false) && attach([...event.dataTransfer.files]));
 $("attach").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", () => {
   attach([...$("file").files]);

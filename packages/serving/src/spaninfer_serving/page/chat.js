@@ -1,12 +1,13 @@
 // The conversation: its turns, the items that show them, and the answer that is coming.
 
 import { Answer, JSON_STATES } from "/page/answer.js";
+import { call, whatFailed } from "/page/api.js";
 import { askResults, closeResults } from "/page/calls.js";
 import { messagesOf } from "/page/conversations.js";
 import { $, button } from "/page/elements.js";
 import { jsonState } from "/page/json_state.js";
-import { contentOf, mediaOf, priceOf, textOf } from "/page/media.js";
-import { annotate, copyButton, messageItem, showAnswer, showPrice } from "/page/message.js";
+import { contentOf, mediaOf, showCosts, textOf } from "/page/media.js";
+import { annotate, copyButton, messageItem, showAnswer } from "/page/message.js";
 
 export function say(text, bad = false) {
   $("state").textContent = text;
@@ -54,6 +55,7 @@ export class Chat {
     this.attachments = attachments;
     this.settings = settings;
     settings.tools.changed = () => this.remember();
+    attachments.price = (parts) => this.price(parts);
   }
 
   // ---- what is shown -------------------------------------------------------------------------
@@ -96,7 +98,7 @@ export class Chat {
         showAnswer(item, { ...turn, text: turn.content });
         this.finish(item, turn);
       }
-      showPrice(item, turn.cost);
+      showCosts(item, turn.costs);
     }
     $("welcome").hidden = this.turns.length > 0;
     if (this.turns.at(-1)?.role === "user") this.offerAnswer($("messages").lastElementChild);
@@ -133,19 +135,44 @@ export class Chat {
       focus();
       return;
     }
-    const content = contentOf(text, this.attachments.take());
+    const { parts, costs } = this.attachments.take();
+    const turn = { role: "user", content: contentOf(text, parts) };
     $("input").value = "";
-    this.turns.push({ role: "user", content });
+    this.turns.push(turn);
     this.remember(); // a reload while the answer comes keeps the question
-    this.show("user", content);
+    const item = this.show("user", turn.content);
+    costs.then((counted) => this.tellCosts(item, turn, counted));
     toEnd();
     this.respond();
   }
 
-  question() {
+  tellCosts(item, turn, costs) {
+    turn.costs = costs;
+    showCosts(item, costs);
+    if (this.turns.includes(turn)) this.remember();
+  }
+
+  // Tokens of each medium of the next message. They may depend on what else is in the conversation:
+  // some models see the only image of one in more detail.
+  async price(parts) {
+    const body = JSON.stringify({ messages: [...this.messages(), { role: "user", content: parts }] });
+    try {
+      const { media } = await (await call("/tokenize", { method: "POST", body })).json();
+      return media.slice(-parts.length).map(({ count }) => count);
+    } catch (error) {
+      say(whatFailed(error), true);
+      return [];
+    }
+  }
+
+  messages() {
     const { system } = this.settings;
+    return [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(this.turns)];
+  }
+
+  question() {
     return {
-      messages: [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(this.turns)],
+      messages: this.messages(),
       stream: true,
       stream_options: { include_usage: true },
       return_token_ids: true, // counted: a stopped answer ends without usage
@@ -184,11 +211,6 @@ export class Chat {
     say(turn.calls ? `${namesOf(turn.calls)}: the model waits for the result` : "");
     this.turns.push(turn);
     showAnswer(item, { ...answer, calls: turn.calls });
-    const asked = this.turns.at(-2);
-    if (mediaOf(asked.content).length && !asked.cost) {
-      asked.cost = priceOf(answer.usage, this.turns.slice(0, -2));
-      showPrice(item.previousElementSibling, asked.cost);
-    }
     this.finish(item, turn);
     $("used").textContent = answer.usage ? `${answer.usage.total_tokens} of ${this.context} tokens` : "";
     this.remember();

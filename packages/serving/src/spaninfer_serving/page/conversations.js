@@ -17,7 +17,7 @@ export function messagesOf(turns) {
   return turns.flatMap(({ role, content, thought, calls }) => {
     if (!calls) return [{ role, content }];
     const asks = { role, content: content || null, tool_calls: calls.map(calledAs), ...(thought && { reasoning_content: thought }) };
-    return [asks, ...calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }))];
+    return [asks, ...calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result ?? "" }))];
   });
 }
 

@@ -6,8 +6,18 @@ const PAUSE_MS = 500;
 const SAMPLES = 120; // a minute
 const MOST_LISTED = 12;
 
-// Neighbouring numbers get hues far apart.
-const hue = (number) => (number * 137.508) % 360;
+// Sequences with neighbouring numbers get hues far apart.
+const colourOf = ({ number }) => `hsl(${(number * 137.508) % 360} 65% 50%)`;
+
+// A line across a cell.
+function stroke(pen, colour, left, top, side) {
+  pen.strokeStyle = colour;
+  pen.lineWidth = side / 5;
+  pen.beginPath();
+  pen.moveTo(left, top + side);
+  pen.lineTo(left + side, top);
+  pen.stroke();
+}
 
 // A canvas at the sharpness of the screen; what it shows is said in words, too.
 function canvas(panel, name) {
@@ -115,26 +125,26 @@ export class EngineView {
     const side = Math.max(2, Math.floor(Math.sqrt((width * height) / (total + 40 * now.groups.length))));
     const columns = Math.floor(width / side);
     const dot = Math.max(1, side - 1);
-    const [soft, line, card] = ["--soft", "--line", "--card"].map(colour);
+    const [soft, line, card, text] = ["--soft", "--line", "--card", "--text"].map(colour);
     let top = 0;
     for (const group of now.groups) {
       [...group.states].forEach((state, cell) => {
         const left = (cell % columns) * side;
         const down = top + Math.floor(cell / columns) * side;
         const owner = now.running[group.owners[cell]];
-        pen.fillStyle = owner ? `hsl(${hue(owner.number)} 65% 50%)` : state === "1" ? soft : line;
+        const free = state === "1" ? soft : line;
+        const isShared = state === "3"; // of no sequence alone: no hue, and a stroke across
+        pen.fillStyle = isShared ? text : owner ? colourOf(owner) : free;
         pen.fillRect(left, down, dot, dot);
-        if (state === "3") { // shared: a hole in the middle
-          pen.fillStyle = card;
-          pen.fillRect(left + dot / 3, down + dot / 3, dot / 3, dot / 3);
-        }
+        if (isShared) stroke(pen, card, left, down, dot);
       });
       top += (Math.ceil(group.states.length / columns) + 1) * side;
     }
-    say(`KV cache: ${Math.min(used, spans)} of ${spans} spans in use, by ${now.running.length} sequences`);
+    const shared = now.groups.reduce((sum, group) => sum + (group.states.match(/3/g) ?? []).length * group.spans_per_cell, 0);
+    say(`KV cache: ${Math.min(used, spans)} of ${spans} spans in use, ${Math.min(shared, spans)} of them shared, by ${now.running.length} sequences`);
     const each = now.groups[0]?.spans_per_cell ?? 1;
     this.panel.querySelector(".scale").textContent =
-      `A cell is ${each === 1 ? "a span" : `${each} spans`} of ${now.span_len} tokens. Grey: a cached prefix. With a hole: shared.`;
+      `A cell is ${each === 1 ? "a span" : `${each} spans`} of ${now.span_len} tokens.`;
   }
 
   drawFirstTokens({ bounds, counts }) {
@@ -156,12 +166,14 @@ export class EngineView {
     const said = all ? `Half of ${all} first tokens took ${median} s` : "No first token yet";
     say(`${said}; bars by time, from ${bounds[0]} s to ${bounds.at(-1)} s`);
     this.panel.querySelector(".median").textContent = said;
+    const ends = [`${bounds[0]} s`, `${bounds.at(-1)} s`];
+    this.panel.querySelectorAll(".axis span").forEach((end, at) => { end.textContent = ends[at]; });
   }
 
   list(now) {
     const lines = now.running.slice(-MOST_LISTED).reverse().map((seq) => {
       const mark = make("i");
-      mark.style.background = `hsl(${hue(seq.number)} 65% 50%)`;
+      mark.style.background = colourOf(seq);
       const cached = seq.cached_tokens ? `, ${seq.cached_tokens} cached` : "";
       const state = seq.decoding ? `${seq.output_tokens} of answer` : "prompt";
       return make("li", {}, mark, `${seq.prompt_tokens} of prompt${cached}, ${state}`);

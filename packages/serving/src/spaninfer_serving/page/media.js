@@ -1,4 +1,7 @@
-// Images, videos and clips beside a message: attached, shown, and sent as parts of its content.
+// Images, videos and clips beside a message: attached, shown with what they cost, and sent as parts
+// of its content.
+
+import { button, make } from "/page/elements.js";
 
 const MOST_BYTES = 32 << 20; // of all that waits to be sent: the server's own limit is said by it
 
@@ -15,7 +18,8 @@ function read(file) {
 
 function partOf(kind, url) {
   if (kind === "audio") {
-    return { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1) } };
+    const [, format, data] = url.match(/^data:audio\/([^;,]+).*?,(.*)$/s);
+    return { type: "input_audio", input_audio: { data, format } }; // without one, browsers do not play it
   }
   return { type: `${kind}_url`, [`${kind}_url`]: { url } };
 }
@@ -29,33 +33,32 @@ export function contentOf(text, parts) {
   return parts.length ? [...parts, ...(text ? [{ type: "text", text }] : [])] : text;
 }
 
-// Tokens of the media of the last question, by kind: all of the conversation's, less those before.
-export function priceOf(usage, turnsBefore) {
-  const before = turnsBefore.flatMap((turn) => Object.entries(turn.cost ?? {}));
-  const cost = {};
-  for (const [name, tokens] of Object.entries(usage?.prompt_tokens_details ?? {})) {
-    const kind = name.match(/^(image|video|audio)_tokens$/)?.[1];
-    if (!kind) continue;
-    cost[kind] = before.reduce((left, [other, spent]) => left - (other === kind ? spent : 0), tokens);
-  }
-  return cost;
+const KINDS = { image_url: "image", video_url: "video", input_audio: "audio" };
+
+// A medium to see or to hear, above what it costs; `number` tells it from others of its message.
+export function figure(part, number) {
+  const kind = KINDS[part.type];
+  const name = `attached ${kind} ${number + 1}`;
+  const src = part.image_url?.url ?? part.video_url?.url ?? `data:audio/${part.input_audio.format};base64,${part.input_audio.data}`;
+  const shown = kind === "image" ? make("img", { alt: name }) : make(kind, { ariaLabel: name, controls: true, muted: kind === "video" });
+  shown.src = src;
+  return make("figure", {}, shown, make("figcaption"));
 }
 
-export function thumbnail(part) {
-  const url = part.image_url?.url ?? part.video_url?.url ?? `data:audio/*;base64,${part.input_audio?.data}`;
-  const kind = part.type.split("_").find((word) => ["image", "video", "audio"].includes(word));
-  const made = document.createElement(kind === "image" ? "img" : kind);
-  made.src = url;
-  if (kind === "image") made.alt = "attached image";
-  else Object.assign(made, { controls: true, muted: kind === "video" });
-  return made;
+// Says under each medium how many tokens it takes; nothing where that is not known.
+export function showCosts(place, costs = []) {
+  place.querySelectorAll("figcaption").forEach((caption, number) => {
+    caption.textContent = costs[number] ? `${costs[number]} token${costs[number] === 1 ? "" : "s"}` : "";
+  });
 }
 
 // What waits to be sent with the next message. `kinds` are those that the model takes.
 export class Attachments {
   #parts = [];
+  #costs = Promise.resolve([]);
   #list;
   kinds = [];
+  price = async () => []; // tokens of each of these parts; told by the conversation
 
   constructor(list) {
     this.#list = list;
@@ -63,42 +66,54 @@ export class Attachments {
 
   // Adds files; returns why one cannot be, or nothing.
   async add(files) {
+    const added = [];
+    const size = (parts) => parts.reduce((sum, part) => sum + JSON.stringify(part).length, 0);
+    let problem = "";
     for (const file of files) {
       const kind = kindOf(file.type);
       if (!this.kinds.includes(kind)) {
         const takes = this.kinds.length ? `takes ${this.kinds.join(", ")}` : "reads text alone";
-        return `${file.name || "what was dropped"} is ${file.type || "of an unknown type"}; this model ${takes}`;
+        problem = `${file.name || "what was dropped"} is ${file.type || "of an unknown type"}; this model ${takes}`;
+        break;
       }
-      const url = await read(file);
-      const size = this.#parts.reduce((sum, part) => sum + JSON.stringify(part).length, url.length);
-      if (size > MOST_BYTES) return `${file.name} is too large: a message carries ${MOST_BYTES >> 20} MiB at the most`;
-      this.set([...this.#parts, partOf(kind, url)]);
+      const part = partOf(kind, await read(file));
+      if (size([...this.#parts, ...added, part]) > MOST_BYTES) {
+        problem = `${file.name} is too large: a message carries ${MOST_BYTES >> 20} MiB at the most`;
+        break;
+      }
+      added.push(part);
     }
-    return "";
+    if (added.length) this.set([...this.#parts, ...added]);
+    return problem;
   }
 
   set(parts) {
     this.#parts = parts;
-    this.#list.replaceChildren(...parts.map((part) => this.#item(part)));
+    this.#list.replaceChildren(...parts.map((part, number) => this.#item(part, number)));
     this.#list.hidden = parts.length === 0;
+    this.#costs = parts.length ? this.#count(parts) : Promise.resolve([]);
   }
 
+  // What is to be sent, and a promise of what each part costs.
   take() {
-    const parts = this.#parts;
+    const taken = { parts: this.#parts, costs: this.#costs };
     this.set([]);
-    return parts;
+    return taken;
+  }
+
+  async #count(parts) {
+    const costs = await this.price(parts);
+    if (parts === this.#parts) showCosts(this.#list, costs);
+    return costs;
   }
 
   get isEmpty() {
     return this.#parts.length === 0;
   }
 
-  #item(part) {
-    const item = document.createElement("li");
-    const remove = document.createElement("button");
-    Object.assign(remove, { type: "button", textContent: "×", ariaLabel: "remove this attachment" });
-    remove.addEventListener("click", () => this.set(this.#parts.filter((each) => each !== part)));
-    item.append(thumbnail(part), remove);
-    return item;
+  #item(part, number) {
+    const remove = button("×", () => this.set(this.#parts.filter((each) => each !== part)));
+    remove.ariaLabel = `Remove ${KINDS[part.type]} ${number + 1}`;
+    return make("li", {}, figure(part, number), remove);
   }
 }

@@ -3,7 +3,7 @@
 import { showCalls } from "/page/calls.js";
 import { button, make } from "/page/elements.js";
 import { render } from "/page/markdown.js";
-import { mediaOf, textOf, thumbnail } from "/page/media.js";
+import { figure, mediaOf, textOf } from "/page/media.js";
 import { tokenSpans } from "/page/tokens.js";
 
 // A message of a person, with its media; of the model or the page, as yet empty or a sentence.
@@ -12,7 +12,7 @@ export function messageItem(role, content = "") {
   const item = make("li", { className: role }, body);
   const media = mediaOf(content);
   if (media.length) {
-    body.before(make("div", { className: "media" }, ...media.map(thumbnail)));
+    body.before(make("div", { className: "media" }, ...media.map(figure)));
     body.hidden = !body.textContent;
   }
   return item;
@@ -56,11 +56,4 @@ export function copyButton(text) {
     await navigator.clipboard.writeText(text);
     self.textContent = "Copied";
   })];
-}
-
-// What the media of a question cost, in front of what else stands under it.
-export function showPrice(item, cost) {
-  for (const [kind, tokens] of Object.entries(cost ?? {})) {
-    if (tokens > 0) noteOf(item).prepend(make("span", { textContent: `${kind}: ${tokens} tokens` }));
-  }
 }

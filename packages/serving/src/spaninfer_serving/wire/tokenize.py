@@ -46,13 +46,24 @@ class TokenizeRequest(SeenConversation, TemplateRequest):
         return self
 
 
+class MediaTokens(BaseModel):
+    """The tokens that stand for one image, video or clip of a conversation."""
+
+    part: str  # its place, such as messages[0].content[1]
+    kind: str
+    count: int
+
+
 class TokenizeResponse(BaseModel):
-    """Token ids, and with `return_token_strs` the text of each."""
+    """Token ids, with `return_token_strs` the text of each; of a conversation, what its media
+    take.
+    """
 
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
+    media: list[MediaTokens] | None = None
 
 
 class DetokenizeRequest(RequestFields):
