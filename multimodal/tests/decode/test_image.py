@@ -13,6 +13,7 @@ from spaninfer_multimodal import (
     MediaError,
     TooLarge,
     Unreadable,
+    Video,
     decode_image,
 )
 
@@ -161,6 +162,29 @@ def test_equal_pictures_have_one_digest_however_they_are_encoded():
 
     assert png.digest == bmp.digest
     assert png.digest != other.digest
+
+
+def test_equal_bytes_of_other_shapes_and_modes_have_other_digests():
+    """As CVE-2025-46722: a key of bytes alone takes one picture for another."""
+    raw = bytes(range(250)) * 36
+    palette = [255 - number // 3 for number in range(768)]
+    made = [
+        Pillow.frombytes("RGB", (30, 100), raw),
+        Pillow.frombytes("RGB", (100, 30), raw),
+        Pillow.frombytes("L", (90, 100), raw),
+        Pillow.frombytes("L", (100, 90), raw),
+        Pillow.frombytes("P", (90, 100), raw),
+        Pillow.frombytes("RGBX", (75, 30), raw).convert("RGB"),
+    ]
+    made[4].putpalette(palette)
+
+    images = [decode_image(image_file(each)) for each in made]
+
+    assert len({image.digest for image in images}) == len(made)
+    assert images[0].pixels.tobytes() == images[1].pixels.tobytes() == raw
+    still = Video(images[0].pixels[None], (0,), 1.0, 1)
+    assert still.frames.tobytes() == raw
+    assert still.digest != images[0].digest
 
 
 @pytest.mark.parametrize(

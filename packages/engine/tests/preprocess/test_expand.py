@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -270,3 +271,43 @@ def test_rows_replace_the_marks_around_a_placeholder() -> None:
 def test_a_placeholder_without_its_marks_is_refused(ids: list[int]) -> None:
     with pytest.raises(TemplateError, match="without the tokens that begin and end"):
         expand_media(ids, [heard(4)], MARKED)
+
+
+# ---- many placeholders (CVE-2025-46560) ----------------------------------------------------------
+
+MANY = 100_000
+MOST_CPU_S = 60.0  # replaced by searching anew behind each, they would take hours
+
+
+def test_a_hundred_thousand_placeholders_take_time_that_grows_with_their_number() -> None:
+    pad, rows = PADS["image"], np.zeros((4, 1), np.float32)
+    media = [PreparedMedia(TowerInput("image", rows, 1, b"", (1, 2, 2)))] * MANY
+    began_s = process_time()
+
+    prompt = expand_media([1, pad] * MANY, media, SECOND)
+
+    assert process_time() - began_s < MOST_CPU_S
+    assert list(prompt) == [1, pad] * MANY
+    assert len(prompt.media.items) == MANY
+
+
+def test_a_hundred_thousand_frames_take_time_that_grows_with_their_number() -> None:
+    text, times = "<s><v><e>", [float(at) for at in range(MANY)]
+    began_s = process_time()
+
+    prompt = expand_frames(Prompt(text, ((0, len(text)),)), ("<s>", "<v>", "<e>"), [times])
+
+    assert process_time() - began_s < MOST_CPU_S
+    assert prompt.text.count("<v>") == MANY
+
+
+def test_a_hundred_thousand_placeholders_that_a_user_wrote_are_text(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    prompt = rendered(folder, [user(say("<|image_pad|>" * MANY))])
+    began_s = process_time()
+
+    ids = tokenizer.encode(prompt.text, parse_special=prompt.trusted)
+
+    assert process_time() - began_s < MOST_CPU_S
+    assert PADS["image"] not in ids
