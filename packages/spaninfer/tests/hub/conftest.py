@@ -27,6 +27,9 @@ class Hub:
     gated: set[str] = field(default_factory=set)
     cut_after: dict[str, int] = field(default_factory=dict)  # bytes, once per file
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    tokens: list[str | None] = field(default_factory=list)  # of each request, in the same order
+    sends_on: tuple[str, str] = ("", "")  # paths that begin so are at another host, at its address
+    tells_sizes: bool = True
     url: str = ""
 
     def commit(self, repo: str) -> str:
@@ -55,6 +58,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = urlsplit(self.path).path
         self.hub.asked.append((self.command, path, self.headers.get("Range")))
+        self.hub.tokens.append(self.headers.get("Authorization"))
+        begin, host = self.hub.sends_on
+        if host and path.startswith(begin):
+            headers = {"Location": f"{host}{self.path}"}
+            if "/resolve/" in path:  # what the hub knows of the file
+                body = self.hub.repos["/".join(path.split("/")[1:3])][path.rpartition("/")[2]]
+                headers |= {"X-Repo-Commit": path.split("/")[4], "X-Linked-Size": str(len(body)),
+                            "X-Linked-ETag": f'"{_oid(body)}"'}  # fmt: skip
+            return self._send(307, b"", headers)
         parts = path.strip("/").split("/")
         if parts[:2] == ["api", "models"]:
             return self._listing("/".join(parts[2:4]), parts[4:])
@@ -84,8 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             self._send(200, json.dumps(tree).encode())
             return
+        told = self.hub.tells_sizes
         siblings = [
-            {"rfilename": name, "size": len(body), "blobId": _oid(body)} for name, body in files
+            {"rfilename": name, "size": len(body) if told else None, "blobId": _oid(body)}
+            for name, body in files
         ]
         info = {
             "id": repo,
@@ -146,15 +160,22 @@ def _oid(body: bytes) -> str:
 
 
 @contextmanager
-def serving(hub: Hub) -> Iterator[Hub]:
+def serving(hub: Hub, host: str = "127.0.0.1") -> Iterator[Hub]:
     """Serve a hub on a free port of loopback while the block runs."""
     handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer((host, 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+        hub.url = f"http://{host}:{server.server_address[1]}"
         yield hub
         server.shutdown()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Hub]:
+    """A host of another name with the same files."""
+    with serving(Hub({"org/tiny": TINY | BESIDE}), "127.0.0.2") as hub:
+        yield hub
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Downloads from the Hugging Face hub, through huggingface_hub: resumed, verified, cached.
+"""Downloads from the Hugging Face hub, through huggingface_hub: verified, cached, and asked for
+again from where a connection broke.
 
 The variables of that library hold: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE.
 """
@@ -68,9 +69,9 @@ def pull(name: HubName, *, with_weights: bool = True) -> Path:
     """Fetch what the engine reads of a model; return its folder in the cache, or its GGUF file.
 
     Without `with_weights`, the small files alone; a GGUF file has them in it, and is fetched.
-    Files that are there are not fetched again, and a file that was begun is continued. Raises
-    ConfigError, with the way out, where the model or the network is not there, where it is gated,
-    and where the disk is too small.
+    Files that are there are not fetched again; whether one that was begun is continued by the next
+    call depends on the version of the library. Raises ConfigError, with the way out, where the
+    model or the network is not there, where it is gated, and where the disk is too small.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -174,8 +175,8 @@ def _sentence(name: HubName, error: Exception) -> str:
             )
         case OSError() if error.errno == errno.ENOSPC:
             return (
-                f"the disk of {cache_folder()} is full; what was fetched of {name} is kept: make "
-                "room and repeat the command"
+                f"the disk of {cache_folder()} is full; the files of {name} that came whole are "
+                "kept: make room and repeat the command"
             )
         case PermissionError():
             return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
@@ -184,9 +185,9 @@ def _sentence(name: HubName, error: Exception) -> str:
         return (
             f"{hub} cannot be reached ({said}), and {name} is not whole in the cache "
             f"{cache_folder()}; check the network, set HTTPS_PROXY or HF_ENDPOINT (a mirror), or "
-            "give the path of a folder; what was fetched is kept"
+            "give the path of a folder; files that came whole are kept"
         )
     return (
-        f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; what was fetched "
-        "is kept, repeat the command to continue"
+        f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; files that "
+        "came whole are kept, repeat the command to fetch the rest"
     )
