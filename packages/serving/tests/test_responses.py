@@ -28,6 +28,9 @@ USAGE = Usage(
 TEXTS = ("a", "", "é", '"b"', "\n", "c")
 
 
+PROMPT = Prompt((0, 1), "PROMPT")
+
+
 class Words:
     def token_bytes(self, token_id):
         return TEXTS[token_id].encode()
@@ -60,7 +63,7 @@ def outputs_of(*, logprobs):
 
 def events(kind, outputs, *, logprobs, token_ids, echo):
     """Return the events of a stream, as its client reads them, without the id."""
-    meta = ResponseMeta.new("x", "m", "f", include_usage=True, token_ids=token_ids)
+    meta = ResponseMeta.new("x", "m", include_usage=True, token_ids=token_ids)
 
     async def arrive():
         for output in outputs:
@@ -68,10 +71,10 @@ def events(kind, outputs, *, logprobs, token_ids, echo):
 
     async def read():
         if kind == "chat":
-            shape = {"choices": 1, "prompt_len": 2, "logprobs": logprobs, "form": None}
+            shape = {"choices": 1, "prompt": PROMPT, "logprobs": logprobs, "form": None}
             chunks = chat_chunks(arrive(), meta, Words(), **shape)
         else:
-            shape = {"prompts": (Prompt((0, 1), "PROMPT"),), "choices": 1}
+            shape = {"prompts": (PROMPT,), "choices": 1}
             shape |= {"echo": echo, "logprobs": logprobs}
             chunks = completion_chunks(arrive(), meta, Words(), **shape)
         found = []

@@ -40,14 +40,17 @@ async def chat_chunks(
     words: TokenDecoder,
     *,
     choices: int,
-    prompt_len: int,
+    prompt: Prompt,
     logprobs: bool,
     form: AnswerFormat | None,
 ) -> AsyncGenerator[ChatChunk | list[bytes], None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
     for index in range(choices):
         role = Delta(role="assistant", content="")
-        yield _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
+        first = _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
+        if meta.token_ids and not index:
+            first.prompt_token_ids = list(prompt.ids)
+        yield first
 
     def text_chunk(index: int, text: str) -> ChatChunk:
         part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
@@ -75,7 +78,7 @@ async def chat_chunks(
                 yield _chat_chunk(meta, [part])
     if meta.include_usage:
         last = _chat_chunk(meta, [])
-        last.usage = usage_of([prompt_len], usages, meta.media_tokens)
+        last.usage = usage_of([len(prompt.ids)], usages, meta.media_tokens)
         yield last
 
 
@@ -166,14 +169,15 @@ class _GrowingCompletion:
         """Return the events of tokens that are text alone."""
         if index not in self._events:
             self._events[index] = TextEvents(partial(self._text_chunk, index))
-        if self._is_echoed(index):
+        if self._is_first(index) and self._echo:
             texts = (self._prompts[index // self._choices].text + texts[0], *texts[1:])
         return self._events[index].json(texts)
 
     async def parts(self, index: int, output: Output) -> AsyncIterator[CompletionChoice]:
         """Yield what an output adds to its choice: early parts hold log-probabilities alone."""
         number = index // self._choices
-        prompt, is_echoed = self._prompts[number], self._is_echoed(index)
+        prompt, is_first = self._prompts[number], self._is_first(index)
+        is_echoed = self._echo and is_first
         ended = finish_reason(output.finish_reason)
         if ended is not None:
             self.usages[index] = usage_at_end(output)
@@ -197,13 +201,15 @@ class _GrowingCompletion:
             part.stop_reason = output.matched
         if self._meta.token_ids:
             part.token_ids = list(output.token_ids)
+            if is_first:
+                part.prompt_token_ids = list(prompt.ids)
         yield part
 
-    def _is_echoed(self, index: int) -> bool:
-        """Return whether the prompt stands in front of what comes now: once per choice."""
+    def _is_first(self, index: int) -> bool:
+        """Return whether nothing of a choice has come before; true once."""
         is_first = index not in self._started
         self._started.add(index)
-        return self._echo and is_first
+        return is_first
 
     def _text_chunk(self, index: int, text: str) -> CompletionResponse:
         part = CompletionChoice(index=index, text=text, finish_reason=None)

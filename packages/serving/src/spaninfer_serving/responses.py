@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from itertools import chain
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from spaninfer_engine.serving import each_token
 from spaninfer_serving.chat_answer import ChatAnswer, message_of
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.ids import new_hex
+from spaninfer_serving.prompt_logprobs import prompt_logprob_pieces
 from spaninfer_serving.translate import (
     TokenDecoder,
     chat_logprobs,
@@ -34,11 +36,14 @@ from spaninfer_serving.wire.completions import (
     CompletionResponse,
 )
 from spaninfer_serving.wire.pieces import (
+    Lists,
     answer_in_pieces,
     chat_pieces,
     completion_pieces,
     in_pieces,
 )
+
+FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 # Tokens of a whole answer that are taken apart in place: of text they take less than 0.1 ms, as a
 # call with a list of numbers 7, of Python's 18 (one of two busy cores of an AMD EPYC).
@@ -61,15 +66,23 @@ class ResponseMeta:
     fingerprint: str
     include_usage: bool
     token_ids: bool
+    prompt_logprobs: bool = False
     media_tokens: Mapping[str, int] = field(default_factory=dict)  # of the prompt, by their kinds
 
     @classmethod
     def new(
-        cls, prefix: str, model: str, fingerprint: str, *, include_usage: bool, token_ids: bool
+        cls,
+        prefix: str,
+        model: str,
+        *,
+        include_usage: bool,
+        token_ids: bool,
+        prompt_logprobs: bool = False,
     ) -> ResponseMeta:
         """Return an envelope with an id of its own, dated now."""
         name = f"{prefix}-{new_hex()}"
-        return cls(name, int(time.time()), model, fingerprint, include_usage, token_ids)
+        now_s = int(time.time())
+        return cls(name, now_s, model, FINGERPRINT, include_usage, token_ids, prompt_logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +154,7 @@ async def chat_response(
     words: TokenDecoder,
     *,
     choices: int,
-    prompt_len: int,
+    prompt: Prompt,
     logprobs: bool,
     form: AnswerFormat | None,
 ) -> Answer:
@@ -158,16 +171,28 @@ async def chat_response(
         created=meta.created,
         model=meta.model,
         system_fingerprint=meta.fingerprint,
-        choices=[] if logprobs else parts,
-        usage=usage_of([prompt_len], usages, meta.media_tokens),
+        choices=parts,
+        usage=usage_of([len(prompt.ids)], usages, meta.media_tokens),
+        prompt_token_ids=list(prompt.ids) if meta.token_ids else None,
     )
-    if not logprobs:
+    if not (logprobs or meta.prompt_logprobs):
         return response
-    said = (
-        chat_pieces(chat_logprobs(piece, words) for piece in in_pieces(choice.logprobs))
-        for choice in collected
-    )
-    return answer_in_pieces(response, zip(parts, said, strict=True))
+    response.choices = []
+    said = [_chat_lists(choice, words) if logprobs else {} for choice in collected]
+    about = _prompt_lists(meta, collected[0], words)
+    return answer_in_pieces(response, zip(parts, said, strict=True), about)
+
+
+def _chat_lists(choice: _Choice, words: TokenDecoder) -> Lists:
+    pieces = in_pieces(choice.logprobs)
+    return {"logprobs": chat_pieces(chat_logprobs(piece, words) for piece in pieces)}
+
+
+def _prompt_lists(meta: ResponseMeta, first: _Choice, words: TokenDecoder) -> Lists:
+    """Return what an answer says about a prompt, which its first choice computes."""
+    if not meta.prompt_logprobs:
+        return {}
+    return {"prompt_logprobs": prompt_logprob_pieces(first.prompt_logprobs, words)}
 
 
 def _chat_choice(
@@ -225,10 +250,15 @@ async def completion_response(
         parts.append(part)
         first = collected[index - index % choices]  # computes the prompt, for the others too
         shown = echoed(prompt, first.prompt_logprobs) if echo else ()
-        said.append(completion_pieces(_wire_parts(chain(shown, choice.logprobs), words)))
-    response = completion_with(meta, [] if logprobs else parts)
+        pieces = completion_pieces(_wire_parts(chain(shown, choice.logprobs), words))
+        of_choice = {"logprobs": pieces} if logprobs else {}
+        said.append({**of_choice, **_prompt_lists(meta, first, words)})
+    response = completion_with(meta, parts)
     response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
-    return answer_in_pieces(response, zip(parts, said, strict=True)) if logprobs else response
+    if not (logprobs or meta.prompt_logprobs):
+        return response
+    response.choices = []
+    return answer_in_pieces(response, zip(parts, said, strict=True), {})
 
 
 def _wire_parts(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 
 from fastapi import Request
 from spaninfer_engine import InvalidGrammar, Output, Placement, PromptTooLong, SamplingParams
@@ -24,6 +23,7 @@ from spaninfer_serving.job_outputs import outputs_of
 from spaninfer_serving.media_inputs import MediaInputs, ReadMedia, media_tokens, token_counts
 from spaninfer_serving.metrics import Metrics
 from spaninfer_serving.parse_pool import Check, ParsePool
+from spaninfer_serving.repeated_prompts import check_repeats
 from spaninfer_serving.responses import Prompt, ResponseMeta
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.translate import TokenDecoder, prompts_of, sampling_of, sampling_with
@@ -46,11 +46,6 @@ MAX_PROMPTS = 1024  # prompts of one text completion
 # that fit, the rest is not read (2 MB take a second). Few texts have more than 8 per token.
 PROBED_CHARS = 16
 
-# What an answer may repeat of prompts: 1,048,576 log-probabilities are 8 MiB in the engine, and 30
-# to 40 MB of JSON. All of a context of 128 Ki tokens with 7 top tokens each, 48 Ki with 20.
-MAX_ECHOED_LOGPROBS = 1 << 20
-MAX_ECHOED_CHARS = 8 << 20
-
 ROUTES: Mapping[Task, str] = {
     "generate": "/v1/chat/completions and /v1/completions",
     "embed": "/v1/embeddings",
@@ -58,8 +53,6 @@ ROUTES: Mapping[Task, str] = {
     "classify": "/classify",
 }
 """The endpoints of each task."""
-
-FINGERPRINT = f"spaninfer-{version('spaninfer-serving')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +157,7 @@ class Service:
         ids, rendered = self.chat_ids(body, media, check)
         self._check_len(ids)
         prompt = Prompt(ids, "")
+        check_repeats((prompt,), sampling, body)
         form = answer_format(body, self.traits, rendered)
         if form is not None:
             kept = tuple(self.traits.controls.values())
@@ -268,8 +262,7 @@ class Service:
                 param="n",
             )
         prompts = tuple(self._prompt(text, body, check) for text in texts)
-        if body.echo:
-            _check_echo(prompts, sampling)
+        check_repeats(prompts, sampling, body)
         meta = self._envelope("cmpl", body)
         return GenerationJob(prompts, sampling, placement, meta, form_param(body))
 
@@ -317,9 +310,9 @@ class Service:
         return ResponseMeta.new(
             prefix,
             name,
-            FINGERPRINT,
             include_usage=usage,
             token_ids=body.return_token_ids,
+            prompt_logprobs=body.prompt_logprobs is not None,
         )
 
     async def start(
@@ -353,32 +346,6 @@ class Service:
             tally.add(output)
 
         return outputs_of(streams, asked.sampling.n, ended)
-
-
-def _check_echo(prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
-    """Refuse to repeat more than an answer can carry: every choice repeats its prompt."""
-    num_chars = sampling.n * sum(len(prompt.text) for prompt in prompts)
-    if num_chars > MAX_ECHOED_CHARS:
-        raise Problem(
-            400,
-            f"echo would repeat {num_chars} characters of prompts; at most {MAX_ECHOED_CHARS}; "
-            "lower n, or send the prompts in several requests",
-            param="echo",
-            code="echo_too_large",
-        )
-    if sampling.prompt_logprobs is None:
-        return
-    rows = sampling.n * sum(len(prompt.ids) for prompt in prompts)
-    entries = rows * (1 + sampling.prompt_logprobs)
-    if entries > MAX_ECHOED_LOGPROBS:
-        raise Problem(
-            400,
-            f"echo with logprobs = {sampling.prompt_logprobs} would report {entries} "
-            f"log-probabilities, of {rows} prompt tokens and the top tokens in their places; "
-            f"at most {MAX_ECHOED_LOGPROBS}; lower logprobs or n, or send shorter prompts",
-            param="logprobs",
-            code="echo_too_large",
-        )
 
 
 def service_of(request: Request) -> Service:

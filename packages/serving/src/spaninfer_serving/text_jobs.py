@@ -18,6 +18,7 @@ from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.parse_pool import Check
 from spaninfer_serving.service import Service
+from spaninfer_serving.settings import BODY_BYTES
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
@@ -74,12 +75,13 @@ class TextService:
         given: dict[str, Any] = {}
         if isinstance(body, EmbeddingRequest):
             _check_dimensions(body.dimensions, engine.width)
-            given["prompt_name"] = body.prompt_name
+            _check_prompt(body, len(texts))
+            given |= {"prompt_name": body.prompt_name, "prompt": body.prompt}
         encoded = []
         for number, text in enumerate(texts):
             check()
             if isinstance(text, str):
-                self._probe(text, body)
+                self._probe((given.get("prompt") or "") + text, body)
             truncate = body.truncate_prompt_tokens is not None
             encoded.append(engine.encode_text(text, number=number, truncate=truncate, **given))
         return TextJob(tuple(encoded), client, name)
@@ -207,6 +209,24 @@ def pairs_of(body: ScoreRequest) -> tuple[list[str], list[str]]:
 def document_text(document: str | Document) -> str:
     """Return the text of a document in either form."""
     return document if isinstance(document, str) else document.text
+
+
+def _check_prompt(body: EmbeddingRequest, num_texts: int) -> None:
+    """Refuse a prompt beside a name of one, and one that would be tokenised for too long."""
+    if body.prompt is None:
+        return
+    if body.prompt_name is not None:
+        raise Problem(
+            400, "prompt and prompt_name both say what stands before texts; send one", param="prompt"
+        )
+    num_chars = len(body.prompt) * num_texts
+    if num_chars > BODY_BYTES:
+        raise Problem(
+            400,
+            f"prompt has {len(body.prompt)} characters, and {num_chars} in front of {num_texts} "
+            f"texts; at most {BODY_BYTES}; shorten it, or send fewer texts",
+            param="prompt",
+        )
 
 
 def _meta(prefix: str, job: TextJob) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _SAMPLING = {
     "include_stop_str_in_output": "include_stop",
     "skip_special_tokens": "skip_special",
     "processed_logprobs": "processed_logprobs",
+    "prompt_logprobs": "prompt_logprobs",
 }
 _REASONS = {
     FinishReason.STOP: "stop",
@@ -98,6 +99,14 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
             raise
         message = str(wrong).replace(wrong.parameter, name, 1)
         raise Problem(400, message, param=name) from wrong
+    if body.stream and body.prompt_logprobs is not None:
+        raise Problem(
+            400,
+            "prompt_logprobs are not sent in streams; leave out stream, or let a text completion "
+            "echo its prompt with logprobs",
+            param="prompt_logprobs",
+            code="unsupported_parameter",
+        )
     if body.best_of not in (None, sampling.n):
         raise Problem(
             400,
@@ -160,10 +169,23 @@ def _completion_only(body: CompletionRequest) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if body.logprobs is not None:
         given["logprobs"] = body.logprobs
-        given["prompt_logprobs"] = body.logprobs if body.echo else None
+        if body.echo:
+            given["prompt_logprobs"] = _echoed(body.logprobs, body.prompt_logprobs)
     if only_echoes(body):
         given |= {"max_tokens": 1, "min_tokens": 0}  # an engine draws one at least
     return given
+
+
+def _echoed(logprobs: int, prompt_logprobs: int | None) -> int:
+    """Return how many likeliest tokens of an echoed prompt are computed."""
+    if prompt_logprobs not in (None, logprobs):
+        raise Problem(
+            400,
+            f"prompt_logprobs is {prompt_logprobs}; beside echo with logprobs = {logprobs}, which "
+            "reports the prompt too, it may be the same or be left out",
+            param="prompt_logprobs",
+        )
+    return logprobs
 
 
 def only_echoes(body: CompletionRequest) -> bool:

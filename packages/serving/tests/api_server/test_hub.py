@@ -68,6 +68,14 @@ CASES = {
         "/v1/completions",
         {"prompt": "Once", "max_tokens": 4, "logprobs": 3, "echo": True, **GREEDY},
     ),
+    "log-probabilities of a prompt": (
+        "/v1/completions",
+        {"prompt": ["Once", [65, 66]], "n": 2, "max_tokens": 1, "prompt_logprobs": 3, **GREEDY},
+    ),
+    "log-probabilities of a chat's prompt": (
+        "/v1/chat/completions",
+        {**CHAT, "prompt_logprobs": 1, "return_token_ids": True},
+    ),
     "streamed log-probabilities": (
         "/v1/chat/completions",
         {**CHAT, "logprobs": True, "top_logprobs": 2, "stream": True},

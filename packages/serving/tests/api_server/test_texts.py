@@ -37,6 +37,7 @@ CASES: dict[str, list[tuple[str, Any]]] = {
         ("/v1/embeddings", {"input": [4, 5], "encoding_format": "base64", "dimensions": 8}),
         ("/v1/embeddings", {"input": "fox", "prompt_name": "query"}),
         ("/v1/embeddings", {"input": "fox", "prompt_name": "other"}),
+        ("/v1/embeddings", {"input": ["fox", "crow"], "prompt": "the "}),
         ("/v1/embeddings", {"input": "fox", "dimensions": 99}),
         ("/v1/embeddings", {"input": [99]}),
         ("/v1/embeddings", {"input": "fox " * 100}),

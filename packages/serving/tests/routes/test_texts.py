@@ -121,6 +121,33 @@ def test_a_prompt_of_the_models_files_stands_in_front(web, encoder):
     assert "this model's prompts are 'query', 'none'" in error["message"]
 
 
+def test_a_prompt_of_the_requests_own_stands_in_front_of_every_text(official, web, encoder):
+    answer = official.embeddings.create(
+        model="small", input=["fox", "cheese"], extra_body={"prompt": "the crow "}
+    )
+
+    got = np.array([item.embedding for item in answer.data], np.float32)
+    np.testing.assert_allclose(got, encoder.embed(["the crow fox", "the crow cheese"]), atol=1e-6)
+    none = web.post(EMBED, json={"input": "fox", "prompt": ""})
+    np.testing.assert_array_equal(vectors(none), encoder.embed("fox", prompt=""))
+
+
+def test_a_prompt_is_not_repeated_without_end(web):
+    body = {"input": ["fox"] * 2000, "prompt": "x " * 1000}
+
+    error = error_of(web.post(EMBED, json=body))
+
+    assert error["param"] == "prompt"
+    assert "4000000 in front of 2000 texts; at most 2097152" in error["message"]
+
+
+def test_of_a_far_too_long_prompt_only_the_beginning_is_read(web):
+    error = error_of(web.post(EMBED, json={"input": "fox", "prompt": "x " * 2**19}))
+
+    assert error["code"] == "context_length_exceeded"
+    assert "the prompt has more than" in error["message"]
+
+
 def test_what_does_not_fit_is_refused_or_cut_as_asked(web, encoder):
     long = "fox " * MAX_LEN
 
@@ -159,6 +186,9 @@ def test_more_texts_than_a_step_holds_come_in_order(web, encoder):
         ({"input": "fox", "dimension": 8}, "dimension", "did you mean 'dimensions'"),
         ({"input": "fox", "truncate_prompt_tokens": 7}, "truncate_prompt_tokens", "-1"),
         ({"input": [CLS, FOX], "prompt_name": "query"}, "input", "put in front of texts"),
+        ({"input": [CLS, FOX], "prompt": "who "}, "input", "put in front of texts"),
+        ({"input": "fox", "prompt": "the ", "prompt_name": "query"}, "prompt", "send one"),
+        ({"input": "fox", "prompt": ["the "]}, "prompt", "string"),
     ],
     ids=str,
 )

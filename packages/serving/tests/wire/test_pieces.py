@@ -16,7 +16,7 @@ from spaninfer_serving.wire.pieces import (
     in_pieces,
 )
 
-MARKS = '"choices":[] "logprobs":null ü '
+MARKS = '"choices":[] "logprobs":null "prompt_logprobs":null ü '
 
 
 def part(*tokens):
@@ -51,12 +51,22 @@ def test_an_answer_in_pieces_is_the_answer():
     wholes = [part("first", MARKS, "b"), part(), part("c")]
     wholes[0].text_offset[2] = 0
 
-    said = zip(choices, map(completion_pieces, parts), strict=True)
-    text = "".join(answer_in_pieces(answer([]), said))
+    said = [{"logprobs": completion_pieces(each)} for each in parts]
+    said[1]["prompt_logprobs"] = ["[null", ",null", "]"]
+    text = "".join(answer_in_pieces(answer([]), zip(choices, said, strict=True), {}))
 
     for choice, logprobs in zip(choices, wholes, strict=True):
         choice.logprobs = logprobs
+    choices[1].prompt_logprobs = [None, None]
     assert json.loads(text) == answer(choices).model_dump()
+
+
+def test_what_stands_beside_the_choices_may_come_in_pieces_too():
+    choice = CompletionChoice(index=0, text=MARKS, finish_reason="stop")
+
+    text = "".join(answer_in_pieces(answer([]), [(choice, {})], {"usage": ["{", "}"]}))
+
+    assert json.loads(text) == {**answer([choice]).model_dump(), "usage": {}}
 
 
 def test_log_probabilities_of_a_chat_in_parts_are_one_list():

@@ -29,7 +29,7 @@ async def chat_completions(request: Request) -> Response:
     outputs = await started(request, asked, is_streamed=body.stream)
     shape: dict[str, Any] = {
         "choices": asked.sampling.n,
-        "prompt_len": len(asked.prompts[0].ids),
+        "prompt": asked.prompts[0],
         "logprobs": asked.sampling.logprobs is not None,
         "form": asked.answers,
     }

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import to_json
 
 from spaninfer_serving.wire.media import MEDIA_PARTS, MediaPart, Part, ProcessorOptions, TextPart
+from spaninfer_serving.wire.prompt_logprobs import PromptLogprobs
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 from spaninfer_serving.wire.structured import refused
 from spaninfer_serving.wire.tools import MAX_TOOLS, Tool, ToolCall, ToolCallDelta, ToolChoice
@@ -189,6 +190,8 @@ class ChatResponse(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class Delta(BaseModel):
@@ -221,3 +224,4 @@ class ChatChunk(BaseModel):
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
     system_fingerprint: str
+    prompt_token_ids: list[int] | None = None  # in the first

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from spaninfer_serving.wire.fields import Integers, Strings
+from spaninfer_serving.wire.prompt_logprobs import PromptLogprobs
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 
 # Said in the description; the refusal is the engine's, which knows what else is empty.
@@ -46,6 +47,7 @@ class CompletionChoice(BaseModel):
     finish_reason: str | None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
 
 

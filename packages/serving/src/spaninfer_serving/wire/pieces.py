@@ -7,9 +7,9 @@ is made of `PIECE` tokens at a time, when the client has read what came before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -18,6 +18,9 @@ from spaninfer_serving.wire.chat import ChatLogprobs
 from spaninfer_serving.wire.completions import CompletionLogprobs
 
 T = TypeVar("T")
+Lists: TypeAlias = Mapping[str, Iterable[str]]
+"""The JSON of long lists in pieces, by the fields that hold them."""
+
 PIECE = 128  # tokens; 3 ms with 20 top tokens each (one of two busy cores of an AMD EPYC)
 
 
@@ -51,20 +54,27 @@ def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
 
 
 def answer_in_pieces(
-    response: BaseModel, choices: Iterable[tuple[BaseModel, Iterable[str]]]
+    response: BaseModel, choices: Iterable[tuple[BaseModel, Lists]], lists: Lists
 ) -> Iterator[str]:
-    """Yield the JSON of an answer: `response` without choices, then each choice without
-    log-probabilities, in whose place come its pieces.
+    """Yield the JSON of an answer: `response` without choices, then each choice; in place of their
+    fields that are null come the pieces of `lists`.
     """
     # No text can hold these marks: a quotation mark in a text has a backslash in front.
     before, _, after = response.model_dump_json().partition('"choices":[]')
     yield before + '"choices":['
-    for number, (choice, logprobs) in enumerate(choices):
-        head, _, tail = choice.model_dump_json().partition('"logprobs":null')
-        yield ("," if number else "") + head + '"logprobs":'
-        yield from logprobs
-        yield tail
-    yield "]" + after
+    for number, (choice, of_choice) in enumerate(choices):
+        yield "," if number else ""
+        yield from _filled(choice.model_dump_json(), of_choice)
+    yield from _filled("]" + after, lists)
+
+
+def _filled(json: str, lists: Lists) -> Iterator[str]:
+    """Yield JSON with lists, in the order of its fields, in place of their nulls."""
+    for name, pieces in lists.items():
+        before, _, json = json.partition(f'"{name}":null')
+        yield f'{before}"{name}":'
+        yield from pieces
+    yield json
 
 
 def chat_pieces(parts: Iterable[ChatLogprobs]) -> Iterator[str]:

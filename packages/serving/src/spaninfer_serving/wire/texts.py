@@ -29,6 +29,7 @@ class EmbeddingRequest(TextFields):
     dimensions: int | None = None
     normalize: bool | None = None  # None: what the model's files say
     prompt_name: str | None = None  # of the prompts of sentence-transformers
+    prompt: str | None = None  # in front of every text, in place of one with a name
 
 
 class ClassifyRequest(TextFields):
