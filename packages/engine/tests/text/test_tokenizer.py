@@ -44,6 +44,24 @@ def test_text_survives_the_way_to_ids_and_back(text):
     assert SPM.decode(SPM.encode(clean)) == clean
 
 
+@settings(deadline=None)
+@given(st.text())
+def test_a_text_inside_another_has_no_space_of_the_vocabularys_own(text):
+    clean = text.replace("▁", " ").encode("utf-8", "replace").decode()
+
+    ids = SPM.encode_inside(clean)
+
+    assert b"".join(map(SPM.token_bytes, ids)).decode() == clean
+
+
+def test_a_text_inside_another_is_cut_as_by_the_vocabulary_without_a_space_in_front():
+    bare = open_tokenizer(spm_vocabulary(add_space_prefix=False))
+
+    for text in (TEXT, "the cat", "cat</s>"):
+        assert SPM.encode_inside(text) == bare.encode(text, add_special=False)
+        assert bare.encode_inside(text) == bare.encode(text, add_special=False)
+
+
 def test_halves_of_surrogate_pairs_are_joined_or_replaced():
     whole = SPM.encode("🐈")
 

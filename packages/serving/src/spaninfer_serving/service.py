@@ -17,6 +17,8 @@ from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.engine_client import EngineClient
 from spaninfer_serving.engine_control import StartRequest
 from spaninfer_serving.figures import Figures
+from spaninfer_serving.fill_in_middle.prompt import FimPrompts
+from spaninfer_serving.fill_in_middle.request import filling
 from spaninfer_serving.forced_calls import forced, insists
 from spaninfer_serving.forms import form_param, problem_of_form
 from spaninfer_serving.job_outputs import outputs_of
@@ -78,6 +80,7 @@ class Service:
     media_inputs: MediaInputs
     traits: ChatTraits  # what the model's chat template does with tools and reasoning
     created_s: int  # Unix time
+    fim: FimPrompts | None  # what the model is asked to fill in the middle by, if it can
     draining: bool = False
 
     @classmethod
@@ -94,6 +97,7 @@ class Service:
             MediaInputs(front, settings),
             traits_of(front.template, front.tokenizer, settings.tool_parser),
             int(time.time()),
+            FimPrompts.of(front.tokenizer),
         )
 
     def close(self) -> None:
@@ -261,6 +265,8 @@ class Service:
                 f"this server takes at most {most} at once",
                 param="n",
             )
+        if body.suffix:
+            sampling = filling(self.fim, body, sampling)
         prompts = tuple(self._prompt(text, body, check) for text in texts)
         check_repeats(prompts, sampling, body)
         meta = self._envelope("cmpl", body)
@@ -272,7 +278,7 @@ class Service:
         if isinstance(text, str):
             self.probe(text, "prompt")
             check()
-            ids = words.encode(text, add_special=body.add_special_tokens)
+            ids = self._encoded(text, body)
         else:
             ids = text
         self._check_len(ids)
@@ -281,6 +287,13 @@ class Service:
             known = [token_id for token_id in ids if 0 <= token_id < words.vocab_size]
             text = words.decode(known) if body.echo else ""
         return Prompt(tuple(ids), text)
+
+    def _encoded(self, text: str, body: CompletionRequest) -> list[int]:
+        if not body.suffix:
+            return self.engine.tokenizer.encode(text, add_special=body.add_special_tokens)
+        assert self.fim is not None, "another model's request was refused"
+        self.probe(body.suffix, "suffix")
+        return self.fim.encode(text, body.suffix, add_special=body.add_special_tokens)
 
     def probe(self, text: str, param: str) -> None:
         """Raise Problem for a text whose beginning already has far too many tokens."""

@@ -217,7 +217,9 @@ def _check_prompt(body: EmbeddingRequest, num_texts: int) -> None:
         return
     if body.prompt_name is not None:
         raise Problem(
-            400, "prompt and prompt_name both say what stands before texts; send one", param="prompt"
+            400,
+            "prompt and prompt_name both say what stands before texts; send one",
+            param="prompt",
         )
     num_chars = len(body.prompt) * num_texts
     if num_chars > BODY_BYTES:

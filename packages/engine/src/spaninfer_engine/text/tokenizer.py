@@ -10,6 +10,9 @@ from spaninfer_engine.text.codec import Codec
 from spaninfer_engine.text.provenance import Ranges
 from spaninfer_engine.text.special import SpecialFinder, SpecialToken
 
+# No word begins with it, so nothing behind it becomes one token with it.
+JOINT = "☺"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -89,7 +92,17 @@ class Tokenizer:
             else:
                 plain = _without_surrogates(piece.text)
                 ids += self._codec.encode(plain, at_start=piece.at_start)
-        return self._framed(ids) if add_special else ids
+        return self.framed(ids) if add_special else ids
+
+    def encode_inside(self, text: str) -> list[int]:
+        """The ids of a text in the middle of another: without the space in front that some
+        vocabularies add. Control tokens are letters.
+        """
+        if not self.strips_leading_space:
+            return self.encode(text, add_special=False)
+        before = self.encode(JOINT, add_special=False)
+        ids = self.encode(JOINT + text, add_special=False)
+        return ids[len(before) :]
 
     def encode_pair(
         self, first: str, second: str, limit: int | None = None
@@ -145,7 +158,8 @@ class Tokenizer:
                 return token_id
         return self._codec.find_id(text)
 
-    def _framed(self, ids: list[int]) -> list[int]:
+    def framed(self, ids: list[int]) -> list[int]:
+        """Put the tokenizer's own ids around those of a whole text, where they are not there."""
         before, after = list(self._frame.before), list(self._frame.after)
         if before and ids[: len(before)] == before:
             before = []

@@ -36,6 +36,7 @@ def _model(service: Service, name: str) -> Model:
         max_model_len=service.engine.context,
         input_modalities=_modalities(service.engine),
         supports_tools=service.traits.takes_tools and service.traits.dialect is not None,
+        supports_suffix=service.fim is not None,
         default_sampling=defaults_of(service.engine.default_sampling),
     )
 

@@ -24,6 +24,7 @@ class CompletionRequest(SamplingFields):
         | Annotated[Integers, _SOME]
         | Annotated[list[Integers], Field(fail_fast=True), _SOME]
     )
+    suffix: str | None = None  # the text behind what is asked for
     echo: bool = False
     logprobs: int | None = None
     add_special_tokens: bool = True

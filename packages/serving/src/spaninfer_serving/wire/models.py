@@ -19,6 +19,7 @@ class Model(BaseModel):
     max_model_len: int
     input_modalities: list[Modality]
     supports_tools: bool  # does the chat template take them, and is it known how calls are written?
+    supports_suffix: bool  # does its vocabulary have marks for filling in the middle?
     default_sampling: dict[str, float | int | None]  # what a request means that does not say
 
 

@@ -1,0 +1,1 @@
+"""Filling in the middle: texts between a prefix and a suffix."""
