@@ -55,8 +55,10 @@ SCHEMATHESIS = (
     *("--max-time", "150", "--request-timeout", "60"),  # an answer may take all of a context
 )
 PHASES, STATEFUL = "examples,coverage,fuzzing", "examples,coverage,fuzzing,stateful"
-TEXTS = "^/(v1/embeddings|rerank|score|classify)"
-OPERATIONS = "^/(pause|resume|is_|drain|abort|reset|log_level|server_info|get_world)"
+TEXTS = "^/(v[12]/)?(embeddings|rerank|score|classify)"
+OPERATIONS = (
+    "^/(pause|resume|continue|is_|drain|abort|reset|flush|log_level|server_info|get_|start_|stop_)"
+)
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

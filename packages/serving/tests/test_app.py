@@ -453,19 +453,6 @@ def test_whatever_need_not_be_given_may_be_null_and_the_description_says_so(
     assert client.post(path, json=dict.fromkeys(optional) | needed).status_code == 200
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize", "/apply-template"])
-def test_the_examples_of_the_description_are_answered(client, path):
-    described = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]
-
-    examples = described["content"]["application/json"]["examples"]
-
-    for name, example in examples.items():
-        if name != "tools":
-            body = {"temperature": 0} | example["value"]
-            answer = client.post(path, json=body if path in (CHAT, TEXT) else example["value"])
-            assert answer.status_code == 200, (name, answer.text)
-
-
 def test_docs_say_where_the_documentation_is(client):
     answer = client.get("/docs")
 

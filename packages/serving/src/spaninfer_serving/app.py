@@ -31,6 +31,7 @@ from spaninfer_serving.routes import (
     cache_map,
     chat,
     completions,
+    generate,
     health,
     messages,
     models,
@@ -48,7 +49,8 @@ from spaninfer_serving.wrong_path import said_of
 
 log = logging.getLogger(__name__)
 
-_PARTS = (chat, completions, responses, messages, texts, tokenize, models, health, cache_map, page)
+_APIS = (chat, completions, responses, messages, generate, texts)
+_PARTS = (*_APIS, tokenize, models, health, cache_map, page)
 ROUTERS = (*(part.router for part in _PARTS), admin.public, admin.router)
 
 

@@ -13,6 +13,7 @@ from spaninfer_serving.messages_api.envelope import PREFIX
 from spaninfer_serving.wire.admin import AbortRequest, AbortResponse, Done, LogLevelRequest
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
+from spaninfer_serving.wire.generate import GenerateRequest, GenerateResponse
 from spaninfer_serving.wire.messages import (
     CountRequest,
     MessageObject,
@@ -161,6 +162,10 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
     },
     CountRequest: {"conversation": {"messages": _HELLO, "system": "Be short."}},
     CompletionRequest: {"text": {"prompt": "Once upon a time", "max_tokens": 64}},
+    GenerateRequest: {
+        "text": {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 64}},
+        "token ids": {"input_ids": [5, 6, 7], "return_logprob": True},
+    },
     TokenizeRequest: {"text": {"prompt": "Once upon a time"}, "chat": {"messages": _HELLO}},
     DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
     TemplateRequest: {"conversation": {"messages": _HELLO}},
@@ -175,8 +180,8 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 
 ANSWERS = (
     ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
-    CompletionResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse, EmbeddingResponse,
-    RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
+    CompletionResponse, GenerateResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse,
+    EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
 )  # fmt: skip
 
 _FORMS: dict[str, dict[str, Any]] = {

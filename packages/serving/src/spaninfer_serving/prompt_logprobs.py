@@ -22,14 +22,14 @@ def prompt_logprob_pieces(entries: Sequence[TokenLogprob], words: TokenDecoder) 
 
 
 def _by_id(entry: TokenLogprob, words: TokenDecoder) -> dict[int, dict[str, Any]]:
-    """Return the token of a prompt, and the likeliest in its place, by their ids."""
+    """Return the token of a prompt, and the top tokens in its place, by their ids."""
     own = (entry.token_id, entry.logprob, entry.rank)
-    likeliest = ((*pair, rank) for pair, rank in zip(entry.top, count(1), strict=False))
+    top = ((*pair, rank) for pair, rank in zip(entry.top, count(1), strict=False))
     return {
         token_id: {
             "logprob": max(logprob, -9999.0),  # JSON has no -inf; vLLM's own floor
             "rank": rank,
             "decoded_token": words.token_bytes(token_id).decode("utf-8", "replace"),
         }
-        for token_id, logprob, rank in chain([own], likeliest)
+        for token_id, logprob, rank in chain([own], top)
     }

@@ -12,7 +12,7 @@ from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
 
 # 1,048,576 log-probabilities are 8 MiB in the engine, and 30 to 70 MB of JSON. All of a context of
-# 128 Ki tokens with 7 likeliest each, 48 Ki with 20.
+# 128 Ki tokens with 7 top tokens each, 48 Ki with 20.
 MAX_ENTRIES = 1 << 20
 MAX_CHARS = 8 << 20
 
@@ -37,9 +37,9 @@ def check_repeats(
             _check_entries("logprobs", num_tokens, body.logprobs)
 
 
-def _check_entries(param: str, num_tokens: int, likeliest: int) -> None:
-    entries = num_tokens * (1 + likeliest)
-    what = f"{entries} log-probabilities, of {num_tokens} tokens of prompts and the likeliest there"
+def _check_entries(param: str, num_tokens: int, num_top: int) -> None:
+    entries = num_tokens * (1 + num_top)
+    what = f"{entries} log-probabilities, of {num_tokens} prompt tokens and the top tokens there"
     _check(param, what, entries)
 
 

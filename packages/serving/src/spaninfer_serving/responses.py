@@ -94,8 +94,8 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class _Choice:
-    """One choice while its outputs come in."""
+class Collected:
+    """One choice: what has come of it."""
 
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -104,6 +104,7 @@ class _Choice:
     last: Output | None = None
 
     def take(self, output: Output) -> None:
+        """Add what has come."""
         self.text.append(output.text)
         self.token_ids += output.token_ids
         self.logprobs += output.logprobs
@@ -138,10 +139,11 @@ def usage_at_end(output: Output) -> EngineUsage:
     return output.usage
 
 
-async def _collect(
+async def collect(
     outputs: AsyncIterator[tuple[int, Output]], choices: int
-) -> tuple[list[_Choice], dict[int, EngineUsage]]:
-    collected = [_Choice() for _ in range(choices)]
+) -> tuple[list[Collected], dict[int, EngineUsage]]:
+    """Return all choices when they have ended, and their usage."""
+    collected = [Collected() for _ in range(choices)]
     async for index, output in outputs:
         collected[index].take(checked(output))
     usages = {i: usage_at_end(choice.end) for i, choice in enumerate(collected)}
@@ -159,7 +161,7 @@ async def chat_response(
     form: AnswerFormat | None,
 ) -> Answer:
     """Return the whole answer to a chat request."""
-    collected, usages = await _collect(outputs, choices)
+    collected, usages = await collect(outputs, choices)
 
     def choices_of_chat() -> list[ChatChoice]:
         return [_chat_choice(index, each, meta, form) for index, each in enumerate(collected)]
@@ -183,12 +185,12 @@ async def chat_response(
     return answer_in_pieces(response, zip(parts, said, strict=True), about)
 
 
-def _chat_lists(choice: _Choice, words: TokenDecoder) -> Lists:
+def _chat_lists(choice: Collected, words: TokenDecoder) -> Lists:
     pieces = in_pieces(choice.logprobs)
     return {"logprobs": chat_pieces(chat_logprobs(piece, words) for piece in pieces)}
 
 
-def _prompt_lists(meta: ResponseMeta, first: _Choice, words: TokenDecoder) -> Lists:
+def _prompt_lists(meta: ResponseMeta, first: Collected, words: TokenDecoder) -> Lists:
     """Return what an answer says about a prompt, which its first choice computes."""
     if not meta.prompt_logprobs:
         return {}
@@ -196,7 +198,7 @@ def _prompt_lists(meta: ResponseMeta, first: _Choice, words: TokenDecoder) -> Li
 
 
 def _chat_choice(
-    index: int, choice: _Choice, meta: ResponseMeta, form: AnswerFormat | None
+    index: int, choice: Collected, meta: ResponseMeta, form: AnswerFormat | None
 ) -> ChatChoice:
     answer = ChatAnswer(form)
     events = answer.push(replace(choice.end, text="".join(choice.text)))
@@ -233,7 +235,7 @@ async def completion_response(
     logprobs: bool,
 ) -> Answer:
     """Return the whole answer to a text completion; choice = prompt * n + index."""
-    collected, usages = await _collect(outputs, choices * len(prompts))
+    collected, usages = await collect(outputs, choices * len(prompts))
     parts = []
     said = []
     for index, choice in enumerate(collected):

@@ -14,7 +14,7 @@ from spaninfer_serving.forms import form_of
 from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, ChatRequest, TopLogprob
 from spaninfer_serving.wire.completions import CompletionLogprobs, CompletionRequest
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.sampling import DrawFields, SamplingFields, Usage
+from spaninfer_serving.wire.sampling import PlacedFields, SamplingFields, Usage
 
 # wire name -> name in SamplingParams; names that are equal stand in both columns
 _SAMPLING = {
@@ -177,7 +177,7 @@ def _completion_only(body: CompletionRequest) -> dict[str, Any]:
 
 
 def _echoed(logprobs: int, prompt_logprobs: int | None) -> int:
-    """Return how many likeliest tokens of an echoed prompt are computed."""
+    """Return how many top tokens of an echoed prompt are computed."""
     if prompt_logprobs not in (None, logprobs):
         raise Problem(
             400,
@@ -203,7 +203,7 @@ def _bias(wire: Mapping[str, float]) -> dict[int, float]:
 
 
 def placement_of(
-    body: DrawFields, client: str, tenant: str = "", *, may_prioritise: bool
+    body: PlacedFields, client: str, tenant: str = "", *, may_prioritise: bool
 ) -> Placement:
     """Return how the request stands among the others; Problem where it may not say so.
 

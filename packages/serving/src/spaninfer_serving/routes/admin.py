@@ -78,14 +78,14 @@ async def pause(request: Request) -> PauseState:
     return await _generating(request).pause(mode, clear_cache=clear_cache)
 
 
-@router.post("/pause_generation", include_in_schema=False)
+@router.post("/pause_generation", openapi_extra=query(mode=tuple(SGLANG_MODES)))
 async def pause_generation(request: Request) -> PauseState:
     """Pause, with SGLang's names of modes."""
     mode = SGLANG_MODES[_chosen(request, "mode", tuple(SGLANG_MODES))]
     return await _generating(request).pause(mode, clear_cache=False)
 
 
-@router.post("/continue_generation", include_in_schema=False)
+@router.post("/continue_generation")
 @router.post("/resume")
 async def resume(request: Request) -> PauseState:
     """Let requests in again after a pause or a drain, and go on with those that were kept."""
@@ -98,7 +98,7 @@ async def is_paused(request: Request) -> PauseState:
     return await service_of(request).client.pause_state()
 
 
-@router.post("/abort_request", include_in_schema=False)
+@router.post("/abort_request", openapi_extra=answers_to(AbortRequest, AbortResponse))
 @router.post("/abort_requests", openapi_extra=answers_to(AbortRequest, AbortResponse))
 async def abort(request: Request) -> AbortResponse:
     """End requests by their ids, or all."""
@@ -114,7 +114,7 @@ async def drain(request: Request) -> Done:
     return Done()
 
 
-@router.post("/flush_cache", include_in_schema=False)
+@router.post("/flush_cache")
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Done:
     """Share nothing computed so far with requests from now on."""
@@ -130,7 +130,7 @@ async def log_level(request: Request) -> Done:
     return Done()
 
 
-@router.get("/get_server_info", include_in_schema=False)
+@router.get("/get_server_info")
 @router.get("/server_info")
 async def server_info(request: Request) -> ServerInfo:
     """Say what the server is and does."""

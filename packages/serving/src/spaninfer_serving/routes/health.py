@@ -25,7 +25,7 @@ async def live(request: Request) -> JSONResponse:
 @router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
 @router.head("/health", include_in_schema=False)
-@router.get("/health", include_in_schema=False)  # where probes written for other servers look
+@router.get("/health")  # where probes written for other servers look
 async def ready(request: Request) -> JSONResponse:
     """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
     service = service_of(request)

@@ -27,11 +27,11 @@ from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.chat import SeenConversation
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse, problem_of_findings
-from spaninfer_serving.wire.sampling import DrawFields
+from spaninfer_serving.wire.sampling import PlacedFields
 from spaninfer_serving.wire.texts import TextFields
 
 Body = TypeVar("Body", bound=BaseModel)
-Fields = TypeVar("Fields", bound=DrawFields)
+Fields = TypeVar("Fields", bound=PlacedFields)
 Texts = TypeVar("Texts", bound=TextFields)
 Chunk = TypeVar("Chunk")
 T = TypeVar("T")

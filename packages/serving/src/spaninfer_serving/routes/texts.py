@@ -31,6 +31,10 @@ from spaninfer_serving.wire.texts import (
 router = APIRouter()
 Body = TypeVar("Body", bound=TextFields)
 
+RERANK = answers_to(RerankRequest, RerankResponse)
+SCORE = answers_to(ScoreRequest, ScoreResponse)
+CLASSIFY = answers_to(ClassifyRequest, ClassifyResponse)
+
 
 @router.post("/v1/embeddings", openapi_extra=answers_to(EmbeddingRequest, EmbeddingResponse))
 async def embeddings(request: Request) -> Response:
@@ -40,9 +44,9 @@ async def embeddings(request: Request) -> Response:
     return await _answer(request, EmbeddingRequest, "embed", "input", ask, texts.embeddings)
 
 
-@router.post("/rerank", openapi_extra=answers_to(RerankRequest, RerankResponse))
-@router.post("/v1/rerank", include_in_schema=False)
-@router.post("/v2/rerank", include_in_schema=False)
+@router.post("/rerank", openapi_extra=RERANK)
+@router.post("/v1/rerank", openapi_extra=RERANK)
+@router.post("/v2/rerank", openapi_extra=RERANK)
 async def rerank(request: Request) -> Response:
     """Order documents by how well they answer a query."""
     texts = TextService(service_of(request))
@@ -50,16 +54,16 @@ async def rerank(request: Request) -> Response:
     return await _answer(request, RerankRequest, "score", "documents", ask, texts.ranking)
 
 
-@router.post("/score", openapi_extra=answers_to(ScoreRequest, ScoreResponse))
-@router.post("/v1/score", include_in_schema=False)
+@router.post("/score", openapi_extra=SCORE)
+@router.post("/v1/score", openapi_extra=SCORE)
 async def score(request: Request) -> Response:
     """Say how well texts fit together."""
     texts = TextService(service_of(request))
     return await _answer(request, ScoreRequest, "score", "text_2", texts.ask_score, texts.scores)
 
 
-@router.post("/classify", openapi_extra=answers_to(ClassifyRequest, ClassifyResponse))
-@router.post("/v1/classify", include_in_schema=False)
+@router.post("/classify", openapi_extra=CLASSIFY)
+@router.post("/v1/classify", openapi_extra=CLASSIFY)
 async def classify(request: Request) -> Response:
     """Give texts labels."""
     texts = TextService(service_of(request))

@@ -64,11 +64,11 @@ def answer_in_pieces(
     yield before + '"choices":['
     for number, (choice, of_choice) in enumerate(choices):
         yield "," if number else ""
-        yield from _filled(choice.model_dump_json(), of_choice)
-    yield from _filled("]" + after, lists)
+        yield from filled(choice.model_dump_json(), of_choice)
+    yield from filled("]" + after, lists)
 
 
-def _filled(json: str, lists: Lists) -> Iterator[str]:
+def filled(json: str, lists: Lists) -> Iterator[str]:
     """Yield JSON with lists, in the order of its fields, in place of their nulls."""
     for name, pieces in lists.items():
         before, _, json = json.partition(f'"{name}":null')

@@ -16,5 +16,5 @@ class PromptLogprob(BaseModel):
 
 
 PromptLogprobs: TypeAlias = list[dict[int, PromptLogprob] | None]
-"""For each token of the prompt, it and the likeliest in its place by their ids; null for the
+"""For each token of the prompt, it and the top tokens in its place by their ids; null for the
 first, in front of which there is nothing."""

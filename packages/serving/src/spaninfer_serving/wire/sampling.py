@@ -40,8 +40,16 @@ class StreamOptions(BaseModel):
     include_obfuscation: StrictBool = False  # accepted: nothing is padded here either way
 
 
-class DrawFields(RequestFields):
-    """The parameters of every request that generates: how to draw, and its place among others.
+class PlacedFields(RequestFields):
+    """The parameters that say how a request stands among others."""
+
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    cache_salt: str | None = None  # requests share spans only within a salt
+
+
+class DrawFields(PlacedFields):
+    """The parameters of requests that generate which OpenAI's and Anthropic's APIs share.
 
     Ranges are checked in one place, spaninfer_engine.request.SamplingParams; here only types.
     """
@@ -66,9 +74,6 @@ class DrawFields(RequestFields):
     bad_words: Strings | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
-    cache_salt: str | None = None  # requests share spans only within a salt
 
 
 def draws_of(body: DrawFields) -> dict[str, Any]:
@@ -91,7 +96,7 @@ class SamplingFields(DrawFields):
     include_stop_str_in_output: bool | None = None
     processed_logprobs: bool | None = None
     return_token_ids: bool = False
-    prompt_logprobs: int | None = None  # of so many likeliest tokens beside those of the prompt
+    prompt_logprobs: int | None = None  # of so many top tokens beside those of the prompt
 
     # accepted because clients send them; they cannot change an answer here
     user: str | None = None
