@@ -43,6 +43,25 @@ def test_operators_and_what_is_outside_of_scripts_add_up_to_the_step():
     assert (found[names[1]].busy <= 2 * found[names[1]].elapsed).all()
 
 
+def test_a_trace_ends_before_the_script_for_whose_tasks_there_is_no_room():
+    rng = np.random.default_rng(0)
+    x, out = rng.standard_normal((1, 64), np.float32), np.zeros((1, 192), np.float32)
+    gemm = Gemm(pack(rng.standard_normal((192, 64), np.float32), Format("int8", 32)))
+    scratch = aligned((gemm.scratch_bytes,), np.uint8)
+    script = Script(gemm.calls(Matrix.of(x), out=Matrix.of(out), scratch=scratch.ctypes.data))
+
+    def traced(capacity: int) -> int:
+        with ThreadPool(1) as thread_pool, thread_pool.traced(capacity) as trace:
+            for _ in range(10):
+                thread_pool.run(script, [1])
+        return len(trace.runs)
+
+    with ThreadPool(1) as thread_pool, thread_pool.traced() as trace:
+        thread_pool.run(script, [1])
+    tasks = len(trace.threads[0].call)
+    assert [traced(tasks * runs) for runs in (1, 4, 11)] == [0, 3, 10]
+
+
 def test_a_trace_without_scripts_has_no_operators():
     with ThreadPool(1) as thread_pool, thread_pool.traced() as trace:
         pass

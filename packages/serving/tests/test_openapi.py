@@ -58,6 +58,11 @@ def test_every_route_is_described_but_for_the_page_and_what_is_always_refused(de
     assert {path for _, path in hidden} <= {*NOT_SUPPORTED, *page}
 
 
+def test_refusals_of_a_route_of_its_own_are_described_beside_its_answer(described):
+    for path in ("/start_profile", "/stop_profile"):
+        assert {"200", "403", "409", "501"} <= set(described[path]["post"]["responses"])
+
+
 def test_every_body_that_a_route_reads_has_an_example_and_every_example_a_route(described):
     shown = {
         operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]

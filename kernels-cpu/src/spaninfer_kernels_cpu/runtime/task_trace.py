@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.runtime.call import Script
 
 _WORDS: Final = 4  # of a task: address of the script's headers, number of the call, begin, end
 _HEAD: Final = 2  # words in front: how many tasks were noted, and how many there is room for
-_CAPACITY: Final = 1 << 18  # tasks of a thread: 8 MB, a minute of decoding
+CAPACITY: Final = 1 << 18  # tasks of a thread: 8 MB, a minute of decoding
 
 
 class ScriptRun(NamedTuple):
@@ -40,10 +40,16 @@ class ThreadTasks(NamedTuple):
 class TaskTrace:
     """The runs of scripts by a pool of `num_threads`, and the tasks that each thread ran."""
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, capacity: int) -> None:
+        """Take memory for so many tasks of each thread."""
         self.runs: list[ScriptRun] = []
-        self._words = np.zeros((num_threads, _HEAD + _CAPACITY * _WORDS), np.int64)
-        self._words[:, 1] = _CAPACITY
+        self._words = np.zeros((num_threads, _HEAD + capacity * _WORDS), np.int64)
+        self._words[:, 1] = capacity
+
+    @property
+    def is_full(self) -> bool:
+        """True if a thread had more tasks than it has memory for."""
+        return bool((self._words[:, 0] >= self._words[:, 1]).any())
 
     @property
     def addresses(self) -> list[int]:

@@ -36,7 +36,7 @@ from spaninfer_kernels_cpu.runtime import cooperative_yield, task_trace
 from spaninfer_kernels_cpu.runtime.call import HEADER_BYTES, MAX_COUNTS, CallHeader, Script
 from spaninfer_kernels_cpu.runtime.cpu_affinity import cpu_affinity_for
 from spaninfer_kernels_cpu.runtime.numa import MAX_NODES, Node, bind_thread, numa_nodes
-from spaninfer_kernels_cpu.runtime.task_trace import ScriptRun, TaskTrace
+from spaninfer_kernels_cpu.runtime.task_trace import CAPACITY, ScriptRun, TaskTrace
 
 TASK_BITS = 22  # of the word: a call has fewer tasks; the other bits number calls for years
 
@@ -110,13 +110,16 @@ class ThreadPool:
             began = monotonic_ns()
             self._begin(script.address, len(script), counts, wakes=wakes)
             _work_off(self._base, 0, self._quantum(0))
-            if self._trace is not None:
+            if self._trace is not None and not self._trace.is_full:
                 self._trace.runs.append(ScriptRun(script, began, monotonic_ns()))
 
     @contextmanager
-    def traced(self) -> Iterator[TaskTrace]:
-        """Give a trace of all scripts that run meanwhile; times in it cost 0.1 µs a task."""
-        trace = TaskTrace(self.num_threads)
+    def traced(self, capacity: int = CAPACITY) -> Iterator[TaskTrace]:
+        """Give a trace of all scripts that run meanwhile; times in it cost 0.1 µs a task.
+
+        It ends with the script in which a thread had more than `capacity` tasks in all.
+        """
+        trace = TaskTrace(self.num_threads, capacity)
         self._set_trace(trace)
         try:
             yield trace

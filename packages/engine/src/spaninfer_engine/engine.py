@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.assembly import core_of
+from spaninfer_engine.backends.backend import Profiler
+from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache_map import CacheMap
 from spaninfer_engine.config import EngineConfig
@@ -178,6 +180,12 @@ class Engine(Frontend, Resource):
         Raises UnsupportedTask for a model that does not generate.
         """
         self._decoding().forget_prefixes()
+
+    def profiler(self) -> Profiler:
+        """Return what measures the steps between its start and its stop; UnsupportedTask where the
+        backend has none.
+        """
+        return BACKENDS[self.resolved.backend].profiler()
 
     def release(self, handle: RequestHandle) -> None:
         """Give up a request and what it has produced; stops it where it still runs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spaninfer_engine.aio import Alarm
+from spaninfer_engine.backends.backend import Profiler
 from spaninfer_engine.errors import shown
 from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.gc_freeze import GcFreeze
@@ -41,6 +42,7 @@ __all__ = [
     "MediaKind",
     "MediaPrompt",
     "Mixture",
+    "Profiler",
     "PromptMedia",
     "RelayedRequest",
     "RenderedPrompt",

@@ -94,6 +94,14 @@ class EngineClient(Protocol):
         """Refuse new requests and wait until none runs any more."""
         ...
 
+    async def start_profile(self) -> None:
+        """Begin to measure steps, as Profiling.start does."""
+        ...
+
+    async def stop_profile(self) -> str:
+        """End that; return the name of the file that says what was measured."""
+        ...
+
     async def num_in_flight(self) -> int:
         """Return how many requests generate."""
         ...
@@ -188,6 +196,14 @@ class LocalClient:
     async def drain(self) -> None:
         """Refuse new requests and wait until none runs any more."""
         await self.control.drain()
+
+    async def start_profile(self) -> None:
+        """Begin to measure steps."""
+        await self.control.profiling.start()
+
+    async def stop_profile(self) -> str:
+        """End that; return the name of the file."""
+        return await self.control.profiling.stop()
 
     async def num_in_flight(self) -> int:
         """Return how many requests generate."""

@@ -11,6 +11,7 @@ from spaninfer_engine import Engine, Placement, SamplingParams
 
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight, Running
+from spaninfer_serving.profiling import Profiling
 from spaninfer_serving.responses_api.store import STORED_BYTES, ResponseStore
 from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.wire.admin import PauseMode, PauseState
@@ -48,6 +49,7 @@ class EngineControl:
     engine: Engine
     in_flight: InFlight
     stored: ResponseStore
+    profiling: Profiling
     gate: Gate = field(default_factory=Gate)
     is_frozen: bool = False
 
@@ -58,6 +60,7 @@ class EngineControl:
             engine,
             InFlight({account_of(key): key.limits for key in settings.user_keys}),
             ResponseStore(settings.max_stored_responses, STORED_BYTES),
+            Profiling(engine, settings.profile_dir),
         )
 
     async def start(

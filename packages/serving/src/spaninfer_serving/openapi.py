@@ -244,6 +244,13 @@ def query(**allowed: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def refusals(statuses: Mapping[int, str]) -> dict[str, Any]:
+    """Return what a route's description says about refusals of its own, by their statuses."""
+    responses: dict[str, Any] = {}
+    _refusals(responses, statuses, "Error")
+    return {"responses": responses}
+
+
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document of the app."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -299,7 +306,7 @@ def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
         responses["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _refusals(responses: dict[str, Any], statuses: dict[int, str], error: str) -> None:
+def _refusals(responses: dict[str, Any], statuses: Mapping[int, str], error: str) -> None:
     content = {"application/json": {"schema": {"$ref": PLACE.format(model=error)}}}
     for status, when in statuses.items():
         responses[str(status)] = {"description": when, "content": content}

@@ -184,6 +184,10 @@ class Telemetry:
     max_stored_responses: Annotated[
         int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
     ] = 1024
+    profile_dir: Annotated[
+        Path | None,
+        typer.Option(help="A folder for profiles, which operators start with POST /start_profile."),
+    ] = None
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
     ] = False
@@ -196,5 +200,6 @@ class Telemetry:
             "log_format": self.log_format,
             "metrics_names": self.metrics_names,
             "traces": self.traces,
+            "profile_dir": self.profile_dir,
             "max_stored_responses": self.max_stored_responses,
         }

@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from spaninfer_op_reference import WeightFormat
 
@@ -17,7 +18,7 @@ from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import MAX_ROWS, HostTower
 from spaninfer_engine.backends.start import Start, Tell
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.errors import ConfigError, UnsupportedTask
 from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load.packing import number_bits
 from spaninfer_engine.logprobs import TokenLogprobs
@@ -69,6 +70,18 @@ class BackendOptions:
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of units of work that are done, and of all."""
+
+
+class Profiler(Protocol):
+    """Measures what is computed between its start and its stop, each of which is called once."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self, folder: Path, name: str) -> Path:
+        """End, write a file whose name begins so, and return its path."""
+        ...
 
 
 class Backend(ABC):
@@ -143,6 +156,12 @@ class Backend(ABC):
 
         `few_layers` binds the same model with few layers, which calls the same kernels.
         """
+
+    def profiler(self) -> Profiler:
+        """Return a profiler of what the backend computes; UnsupportedTask without one."""
+        raise UnsupportedTask(
+            f"backend {self.name} has no profiler; choose --backend cpu, torch or cuda"
+        )
 
     def kept_bits(self, format: WeightFormat) -> float | None:  # noqa: ARG002
         """Return the bits per weight in which a published format's codes are multiplied.

@@ -236,6 +236,8 @@ class ApiServers:
             "pause_state": _soon(lambda: control.state.model_dump()),
             "abort": _soon(control.abort),
             "drain": control.drain,
+            "start_profile": control.profiling.start,
+            "stop_profile": control.profiling.stop,
             "num_in_flight": _soon(lambda: len(control.in_flight)),
             "admit": _soon(control.in_flight.admit),
             "log_from": log_from,

@@ -182,6 +182,14 @@ class RemoteClient:
         """Refuse new requests and wait until none runs any more."""
         await self._operate("drain")
 
+    async def start_profile(self) -> None:
+        """Begin to measure the engine's steps."""
+        await self._operate("start_profile")
+
+    async def stop_profile(self) -> str:
+        """End that; return the name of the file."""
+        return str(await self._operate("stop_profile"))
+
     async def num_in_flight(self) -> int:
         """Return how many requests generate, of all API servers."""
         return int(await self._operate("num_in_flight"))

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from fastapi import APIRouter, Depends, Request
 
 from spaninfer_serving.engine_client import EngineClient
-from spaninfer_serving.openapi import answers_to, query
+from spaninfer_serving.openapi import answers_to, query, refusals
 from spaninfer_serving.routes.respond import caller_of, handled
 from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.admin import (
@@ -22,6 +22,7 @@ from spaninfer_serving.wire.admin import (
     LogLevelRequest,
     PauseMode,
     PauseState,
+    ProfileWritten,
     ServerInfo,
     Sleeping,
     Version,
@@ -62,6 +63,11 @@ NOT_SUPPORTED = {
     "/collective_rpc": "no code can be sent to the server",
 }
 """What frameworks call that this server cannot do, and why."""
+
+
+PROFILED = refusals(
+    {409: "A profile is under way, or none was begun", 501: "There is no folder for profiles"}
+)
 
 
 @public.get("/version")
@@ -128,6 +134,19 @@ async def log_level(request: Request) -> Done:
     body = await handled(request, LogLevelRequest, lambda body, _: body)
     await service_of(request).client.log_from(body.level)
     return Done()
+
+
+@router.post("/start_profile", openapi_extra=PROFILED)
+async def start_profile(request: Request) -> Done:
+    """Measure what is computed, for a minute at most."""
+    await service_of(request).client.start_profile()
+    return Done()
+
+
+@router.post("/stop_profile", openapi_extra=PROFILED)
+async def stop_profile(request: Request) -> ProfileWritten:
+    """Write what was measured to a file of the folder for profiles."""
+    return ProfileWritten(file=await service_of(request).client.stop_profile())
 
 
 @router.get("/get_server_info")

@@ -50,6 +50,12 @@ class Done(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class ProfileWritten(BaseModel):
+    """The name of a profile's file, in the folder of --profile-dir."""
+
+    file: str
+
+
 class LogLevelRequest(RequestFields):
     """The body of POST /log_level."""
 

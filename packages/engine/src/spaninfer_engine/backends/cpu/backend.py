@@ -15,6 +15,7 @@ from spaninfer_engine.backends.backend import (
     Chosen,
     HostSampling,
     OnProgress,
+    Profiler,
     only_float32,
 )
 from spaninfer_engine.backends.hardware import Machine
@@ -58,6 +59,12 @@ class CpuBackend(Backend):
         if asked.dtype == "bfloat16":
             return asked.dtype, "requested: what GEMMs see of activations"
         return only_float32(self, asked)
+
+    def profiler(self) -> Profiler:
+        """Return what times operators."""
+        from spaninfer_engine.backends.cpu.profiler import OperatorProfiler
+
+        return OperatorProfiler()
 
     def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:
         """Return the kernels' operators."""

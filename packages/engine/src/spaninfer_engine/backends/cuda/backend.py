@@ -14,6 +14,7 @@ from spaninfer_engine.backends.backend import (
     BackendOptions,
     Chosen,
     OnProgress,
+    Profiler,
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import HostTower
@@ -128,6 +129,12 @@ class CudaBackend(Backend):
                 f"span_len is {asked.span_len}; backend cuda takes powers of two from "
                 f"{MIN_SPAN_LEN} to {MAX_SPAN_LEN}"
             )
+
+    def profiler(self) -> Profiler:
+        """Return torch's profiler."""
+        from spaninfer_engine.backends.torch.profiler import TorchProfiler
+
+        return TorchProfiler()
 
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
         """GEMMs read codes of 4 and of 8 bits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spaninfer_engine.backends.backend import Backend, BackendOptions, Chosen, OnProgress
+from spaninfer_engine.backends.backend import Backend, BackendOptions, Chosen, OnProgress, Profiler
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, DType, EngineConfig, Quantize
@@ -49,6 +49,12 @@ class TorchBackend(Backend):
             ) from unknown
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
         return TorchOps(options.dtype, options.device, grid_of_packing(packing))
+
+    def profiler(self) -> Profiler:
+        """Return torch's profiler."""
+        from spaninfer_engine.backends.torch.profiler import TorchProfiler
+
+        return TorchProfiler()
 
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
         """The numbers that levels stand for are held, in the dtype that is computed in."""
