@@ -53,6 +53,14 @@ def test_questions_are_the_same_each_time_and_their_own_answers_are_right(skill)
     assert len({each.frames.tobytes() for each in first}) == 3
 
 
+def test_counting_to_five_and_numbers_of_two_digits_are_asked_for_by_themselves():
+    counted = {each.asked.expected for each in questions("count to five", 40)}
+    read = [each.asked.expected for each in questions("two-digit number", 10)]
+
+    assert counted == {"one", "two", "three", "four", "five"}
+    assert all(10 <= int(number) <= 99 for number in read)
+
+
 def test_clips_are_sent_as_videos_that_last_as_long():
     (clip,) = questions("motion", 1)
 

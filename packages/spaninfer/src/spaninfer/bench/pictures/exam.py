@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
@@ -15,22 +15,34 @@ from spaninfer.bench.pictures.asked import Asked
 from spaninfer.bench.pictures.atlas import Atlas
 from spaninfer.bench.pictures.draw import frames_of
 from spaninfer.bench.pictures.scene import Scene
+from spaninfer.bench.pictures.shape_scenes import NUMBERS
 from spaninfer.bench.pictures.world import HELD_OUT, draw
 
-SKILLS: Final[Mapping[str, str]] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A kind of scene, the skill that its questions are marked with, and which of them count."""
+
+    scene: str
+    marked: str
+    counts: Callable[[Asked], bool] = lambda _: True
+
+
+SKILLS: Final[Mapping[str, Skill]] = MappingProxyType(
     {
-        "colour": "shapes",
-        "shape": "shapes",
-        "count": "shapes",
-        "position": "shapes",
-        "number": "number",
-        "word": "word",
-        "chart": "chart",
-        "motion": "clip",
-        "outside": "outside",
+        "colour": Skill("shapes", "colour"),
+        "shape": Skill("shapes", "shape"),
+        "count": Skill("shapes", "count"),
+        "count to five": Skill("shapes", "count", lambda asked: asked.expected in NUMBERS[1:6]),
+        "position": Skill("shapes", "position"),
+        "number": Skill("number", "number"),
+        "two-digit number": Skill("number", "number", lambda asked: len(asked.expected) == 2),
+        "word": Skill("word", "word"),
+        "chart": Skill("chart", "chart"),
+        "motion": Skill("clip", "motion"),
+        "outside": Skill("outside", "outside"),
     }
 )
-"""The kind of scene that asks for a skill."""
 
 _MAX_ZOOM = 3.0
 _MAX_GRAIN = 0.02
@@ -50,7 +62,7 @@ def questions(skill: str, count: int) -> Iterator[Question]:
     atlas = Atlas(HELD_OUT.is_held_out, HELD_OUT.fonts)
     for number in range(count):
         rng = Random(f"exam/{skill}/{number}")
-        scene, asked = _drawn(skill, rng)
+        scene, asked = _drawn(SKILLS[skill], rng)
         frames = frames_of(
             scene,
             atlas,
@@ -63,10 +75,11 @@ def questions(skill: str, count: int) -> Iterator[Question]:
         yield Question(asked, frames, fps)
 
 
-def _drawn(skill: str, rng: Random) -> tuple[Scene, Asked]:
+def _drawn(skill: Skill, rng: Random) -> tuple[Scene, Asked]:
     """Return a scene that can be asked about for a skill, and one such question."""
     while True:
-        drawn = draw(SKILLS[skill], rng, HELD_OUT)
-        fitting = [asked for asked in drawn.asked if asked.skill == skill]
+        drawn = draw(skill.scene, rng, HELD_OUT)
+        fitting = [each for each in drawn.asked if each.skill == skill.marked]
+        fitting = [each for each in fitting if skill.counts(each)]
         if fitting:
             return drawn.scene, rng.choice(fitting)
