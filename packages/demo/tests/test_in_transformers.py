@@ -29,7 +29,7 @@ def greedy(model, prompt, count):
     pixels = {"image": "pixel_values", "video": "pixel_values_videos"}[kind]
     pad = getattr(model.config, f"{kind}_token_id")
     given = {
-        pixels: torch.from_numpy(np.array(made.features)),
+        pixels: torch.from_numpy(np.array(made.numbers)),
         f"{kind}_grid_thw": torch.tensor([made.grid_thw]),
     }
     mark = {"image": 1, "video": 2}[kind]

@@ -9,19 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_multimodal.process.mixture import Mixture
+from spaninfer_multimodal.process.pixels import Normalisation
 
 
 @dataclass(frozen=True, eq=False)
 class Patches:
     """Patches of one image or video of the Qwen-VL families.
 
-    `pixels`[rows, 3 * temporal * patch * patch], float32, in the order of the merged grid;
+    They are kept as bytes, an eighth of the numbers that a tower reads of an image:
+    `codes`[rows, 3 * frames * patch * patch] in the order of the merged grid. `normalisation` says
+    what they stand for, and each frame of a patch stands for `repeats`.
+
     `grid_thw` counts patches in time, height and width. `seconds_per_grid` is the time between two
     rows of a video's time axis, and `times_s` the time shown for each (Qwen3-VL writes it into the
     text); None and empty for images.
     """
 
-    pixels: NDArray[np.float32]
+    codes: NDArray[np.uint8]
+    normalisation: Normalisation
+    repeats: int
     grid_thw: tuple[int, int, int]
     num_tokens: int
     digest: bytes
@@ -29,7 +35,16 @@ class Patches:
     times_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        self.pixels.setflags(write=False)
+        self.codes.setflags(write=False)
+
+    @property
+    def pixels(self) -> NDArray[np.float32]:
+        """The numbers [rows, 3 * temporal * patch * patch] that a tower reads, made now."""
+        planes = self.codes.reshape(len(self.codes), 3, 1, -1)
+        colours = self.normalisation.apply_to_planes(planes)
+        rows = np.repeat(colours, self.repeats, axis=2).reshape(len(self.codes), -1)
+        rows.setflags(write=False)
+        return rows
 
 
 @dataclass(frozen=True, eq=False)

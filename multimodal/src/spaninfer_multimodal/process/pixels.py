@@ -36,15 +36,22 @@ class Normalisation:
     def apply_to_planes(self, planes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return planes[... 3 height width] normalised.
 
-        There are 256 values per channel, so they are looked up; the table is rounded as the
-        processors round, after scaling in float64.
+        There are 256 values per channel, so they are looked up.
+        """
+        out = np.empty(planes.shape, np.float32)
+        for channel, levels in enumerate(self.levels()):
+            out[..., channel, :, :] = levels[planes[..., channel, :, :]]
+        return out
+
+    def levels(self) -> NDArray[np.float32]:
+        """Return what each byte becomes: [3 256], for red, green and blue.
+
+        Rounded as the processors round, after scaling in float64.
         """
         scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
-        out = np.empty(planes.shape, np.float32)
-        for channel in range(3):
-            mean, std = np.float32(self.mean[channel]), np.float32(self.std[channel])
-            out[..., channel, :, :] = ((scaled - mean) / std)[planes[..., channel, :, :]]
-        return out
+        mean, std = (np.array(each, np.float32)[:, None] for each in (self.mean, self.std))
+        levels: NDArray[np.float32] = (scaled - mean) / std
+        return levels
 
 
 def normalisation_of(

@@ -8,7 +8,7 @@ apart.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -64,9 +64,8 @@ class QwenVLProcessor:
         settings = self.images
         size = smart_resize((image.height, image.width), settings)
         pixels = resize(image.pixels, size, settings.resample)
-        rows, grid = patchify(pixels[None], settings)
         digest = digest_with(settings, image.digest)
-        return Patches(rows, grid, _num_tokens(grid, settings), digest)
+        return patchify(pixels[None], settings, digest)
 
     def video(self, video: Video) -> Patches:
         """Return the patches of a video's frames; raises TooLarge as `image` does."""
@@ -74,15 +73,11 @@ class QwenVLProcessor:
         num_frames = len(video.frames)
         size = smart_resize((video.height, video.width), settings, num_frames)
         frames = np.stack([resize(frame, size, settings.resample) for frame in video.frames])
-        rows, grid = patchify(frames, settings)
         sampled_fps = num_frames / video.num_source_frames * video.fps
-        return Patches(
-            rows,
-            grid,
-            _num_tokens(grid, settings),
-            digest_with(settings, video.digest),
-            settings.temporal / sampled_fps,
-            grid_times(video.times_s, settings.temporal),
+        return replace(
+            patchify(frames, settings, digest_with(settings, video.digest)),
+            seconds_per_grid=settings.temporal / sampled_fps,
+            times_s=grid_times(video.times_s, settings.temporal),
         )
 
 
@@ -122,18 +117,16 @@ def _rounded(number: int, multiple: int) -> int:
     return round(number / multiple) * multiple
 
 
-def patchify(
-    pixels: NDArray[np.uint8], settings: PatchSettings
-) -> tuple[NDArray[np.float32], tuple[int, int, int]]:
-    """Cut pixels[frames height width 3] into rows, normalise them, and return them with their grid.
+def patchify(pixels: NDArray[np.uint8], settings: PatchSettings, digest: bytes) -> Patches:
+    """Cut pixels[frames height width 3] into rows.
 
     Rows go by time, then by merged cell, then inside the cell; columns are channel, frame, row and
-    column of the patch. The last frame is repeated to fill the last temporal patch. Bytes are moved
-    to their places, and become four as they are normalised there: half the time of a picture.
+    column of the patch. The last frame is repeated to fill the last temporal patch; a single one
+    stands for all of a patch.
     """
     patch, merge, temporal = settings.patch, settings.merge, settings.temporal
     if len(pixels) == 1:
-        temporal = 1  # the frame is repeated below, when it is normalised
+        temporal = 1
     elif missing := -len(pixels) % temporal:
         pixels = np.concatenate([pixels, np.repeat(pixels[-1:], missing, axis=0)])
     frames, height, width, channels = pixels.shape
@@ -145,10 +138,14 @@ def patchify(
         channels,
     )
     moved = cells.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
-    planes = moved.reshape(math.prod(grid), channels, temporal * patch, patch)
-    rows = settings.normalisation.apply_to_planes(planes).reshape(len(planes), channels, 1, -1)
-    repeated = np.repeat(rows, settings.temporal // temporal, axis=2)
-    return repeated.reshape(len(planes), -1), grid
+    return Patches(
+        moved.reshape(math.prod(grid), -1),
+        settings.normalisation,
+        settings.temporal // temporal,
+        grid,
+        math.prod(grid) // merge**2,
+        digest,
+    )
 
 
 def grid_times(times_s: tuple[float, ...], temporal: int) -> tuple[float, ...]:
@@ -156,11 +153,6 @@ def grid_times(times_s: tuple[float, ...], temporal: int) -> tuple[float, ...]:
     padded = times_s + times_s[-1:] * (-len(times_s) % temporal)
     pairs = zip(padded[::temporal], padded[temporal - 1 :: temporal], strict=True)
     return tuple((first + last) / 2 for first, last in pairs)
-
-
-def _num_tokens(grid: tuple[int, int, int], settings: PatchSettings) -> int:
-    """Return how many tokens stand for a grid in the text."""
-    return math.prod(grid) // settings.merge**2
 
 
 def qwen_vl_of(config: ProcessorConfig) -> QwenVLProcessor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -282,8 +282,11 @@ class Engine(Frontend, Resource):
         if not self.takes_media:
             return self._generate([encode(each) for each in many], samplings)
         with ThreadPoolExecutor(usable_cpus()) as threads:  # decoding and scaling free the GIL
-            prompts = list(threads.map(encode, many))
-        return self._generate(prompts, samplings)
+            waiting = {at: threads.submit(encode, many[at]) for at in longest_first(samplings)}
+            try:  # the first are computed while files of others are read
+                return self._generate_each(lambda at: waiting[at].result(), samplings)
+            finally:
+                threads.shutdown(cancel_futures=True)
 
     def embed(
         self,
@@ -393,11 +396,16 @@ class Engine(Frontend, Resource):
     def _generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[Completion]:
+        return self._generate_each(prompts.__getitem__, samplings)
+
+    def _generate_each(
+        self, prompt_at: Callable[[int], Prompt], samplings: Sequence[SamplingParams]
+    ) -> list[Completion]:
         handles: list[RequestHandle] = []
         order = longest_first(samplings)
         try:
             for number in order:
-                handles.append(self._start_patiently(prompts[number], samplings[number]))
+                handles.append(self._start_patiently(prompt_at(number), samplings[number]))
                 handles[-1].queue.read_at_end()
             in_order = dict(zip(order, handles, strict=True))
             return [each for number in sorted(order) for each in complete(in_order[number])]

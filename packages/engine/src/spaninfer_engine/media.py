@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,31 +24,53 @@ class Mixture(NamedTuple):
     weights: NDArray[np.float32]
 
 
+class Levels(NamedTuple):
+    """What bytes of patches stand for: float32 [channels 256]; each frame stands for `repeats`."""
+
+    values: NDArray[np.float32]
+    repeats: int
+
+    def numbers(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the numbers [N channels * repeats * K] of patches [N channels * K]."""
+        channels = codes.reshape(len(codes), len(self.values), 1, -1)
+        made = np.empty(channels.shape, np.float32)
+        for channel, values in enumerate(self.values):
+            made[:, channel] = values[channels[:, channel]]
+        return np.repeat(made, self.repeats, axis=2).reshape(len(codes), -1)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class TowerInput:
     """The numbers that a tower reads of one image, video or audio clip.
 
     Attributes:
         kind: What was prepared.
-        features: float32. Images and videos of the Qwen-VL families: patches
-            [num_patches, channels * frames * patch * patch], the patches of one merged row next to
-            each other. Towers for pictures of one size: tiles [num_tiles, 3, height, width].
-            Audio: a log-mel spectrogram [num_mels, num_frames].
+        features: float32, or bytes where there are `levels`. Images and videos of the Qwen-VL
+            families: patches [num_patches, channels * frames * patch * patch], the patches of one
+            merged row next to each other. Towers for pictures of one size: tiles
+            [num_tiles, 3, height, width]. Audio: a log-mel spectrogram [num_mels, num_frames].
         num_tokens: Rows of the tower's output, which replace as many placeholder tokens.
         digest: SHA-256 of the media's bytes and of everything else that decides the features; of a
             tenant's prompt (`PromptMedia.salted`) one that no other tenant's media have.
         grid_thw: Patches along time, height and width; None where the tower needs no grid.
         num_valid: Audio: frames that hold sound, the others are padding; None if all do.
         mixture: How tokens are made of the tower's rows; None where they are its rows.
+        levels: The numbers that bytes of patches stand for; None where features are numbers.
     """
 
     kind: MediaKind
-    features: NDArray[np.float32]
+    features: NDArray[Any]
     num_tokens: int
     digest: bytes
     grid_thw: tuple[int, int, int] | None = None
     num_valid: int | None = None
     mixture: Mixture | None = None
+    levels: Levels | None = None
+
+    @property
+    def numbers(self) -> NDArray[np.float32]:
+        """The features as numbers, made now where they are bytes."""
+        return self.features if self.levels is None else self.levels.numbers(self.features)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,7 +15,7 @@ from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import each_token, merge
 from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
-from spaninfer_engine.media import MediaItem, MediaKind, Mixture, PromptMedia, TowerInput
+from spaninfer_engine.media import Levels, MediaItem, MediaKind, Mixture, PromptMedia, TowerInput
 from spaninfer_engine.output_processor import output_of
 from spaninfer_engine.outputs import TextStream, Token
 from spaninfer_engine.prompts import MediaPrompt, media_of, token_ids
@@ -37,6 +37,7 @@ __all__ = [
     "Entry",
     "Frontend",
     "GcFreeze",
+    "Levels",
     "LogprobAt",
     "MediaItem",
     "MediaKind",

@@ -68,7 +68,7 @@ def logits_of(model: Any, prompt: Any, ids: Sequence[int]) -> Any:
     for kind, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
         made = [item.input for item in items if item.input.kind == kind]
         if made:
-            given[pixels] = torch.from_numpy(np.concatenate([each.features for each in made]))
+            given[pixels] = torch.from_numpy(np.concatenate([each.numbers for each in made]))
             given[f"{kind}_grid_thw"] = torch.tensor([each.grid_thw for each in made])
     if "Qwen2_5" in type(model).__name__ and "pixel_values_videos" in given:
         given["second_per_grid_ts"] = SECONDS_PER_GRID

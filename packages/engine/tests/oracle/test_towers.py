@@ -25,6 +25,7 @@ from oracle import TOLERANCE, deviation
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.load import open_checkpoint
+from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
@@ -112,6 +113,24 @@ def test_pictures_of_one_size_are_seen_as_by_transformers(
     name: str, backend: Backend, tmp_path: Path
 ) -> None:
     assert_tiles_are_seen(TILED[name], tmp_path, backend)
+
+
+@pytest.mark.parametrize("backend", EXACT, ids=str)
+def test_patches_of_bytes_are_seen_as_their_numbers(
+    backend: Backend, seeing: tuple[TowerOracle, Path]
+) -> None:
+    oracle, folder = seeing
+    tower, ops = tower_on(backend, folder)
+    rng = np.random.default_rng(0)
+    levels = Levels(rng.standard_normal((3, 256), np.float32), 2)
+    codes = rng.integers(0, 256, (60, oracle.sight.numbers // 2), np.uint8)
+    packed = TowerInput("image", codes, 15, bytes(32), (1, 6, 10), levels=levels)
+    plain = TowerInput("image", packed.numbers, 15, bytes(32), (1, 6, 10))
+
+    one, other = (all_of(tower.encode([each])[0], ops) for each in (packed, plain))
+
+    for mine, wanted in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
 
 
 @pytest.mark.slow

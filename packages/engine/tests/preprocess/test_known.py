@@ -152,3 +152,11 @@ def test_files_to_compare_with_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
 
     # c takes the place of b, since a was seen again; d is too large to keep
     assert digested == [letter * 10 for letter in "abcb"] + ["d" * 26] * 2
+
+
+def test_a_picture_is_kept_as_bytes_an_eighth_of_its_numbers(preparer: MediaProcessor) -> None:
+    made = preparer.prepare(MediaPart("image", png((200, 0, 0)), "here")).input
+
+    assert made.features.dtype == np.uint8
+    assert made.numbers.dtype == np.float32
+    assert made.numbers.nbytes == 8 * made.features.nbytes

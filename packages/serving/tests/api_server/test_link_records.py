@@ -11,7 +11,7 @@ from spaninfer_engine import errors as engine_errors
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.errors import EngineError, InvalidSampling, PromptTooLong
 from spaninfer_engine.logprobs import TokenLogprobs
-from spaninfer_engine.media import MediaItem, Mixture, PromptMedia, TowerInput
+from spaninfer_engine.media import Levels, MediaItem, Mixture, PromptMedia, TowerInput
 from spaninfer_serving import Settings
 from spaninfer_serving.api_server import records
 from spaninfer_serving.error_mapping import busy, problem_of
@@ -161,6 +161,7 @@ def test_media_of_every_kind_travel() -> None:
         TowerInput("image", features, 2, b"\x00\xff", grid_thw=(1, 2, 3)),
         TowerInput("audio", features[:3], 3, b"b", num_valid=7),
         TowerInput("video", features, 2, b"", mixture=mixture),
+        TowerInput("image", features.astype(np.uint8), 2, b"c", levels=Levels(features, 2)),
     ]
     items = tuple(MediaItem(each, ((at, 2), (at + 9, 1))) for at, each in enumerate(inputs))
     for positions in (None, random.integers(0, 9, (3, 40)).astype(np.int32)):

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
+from spaninfer_engine.media import Levels
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.step import A, SpanCache, Step
@@ -110,6 +111,10 @@ class Ops(Protocol, Generic[A]):
 
     def from_host(self, array: NDArray[Any]) -> A:
         """Return indices as they are, and floating-point numbers in the type of rotations."""
+        ...
+
+    def from_levels(self, codes: NDArray[np.uint8], levels: Levels) -> A:
+        """Return the numbers that bytes of patches stand for."""
         ...
 
     def to_host(self, array: A) -> NDArray[np.float32]:

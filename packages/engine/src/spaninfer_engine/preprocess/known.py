@@ -19,7 +19,7 @@ from spaninfer_engine.media import MediaKind
 from spaninfer_engine.preprocess.prepared import PreparedMedia
 
 MAX_BYTES = 256 << 20
-"""Features that are kept: ten pictures of a million pixels each."""
+"""Features that are kept: eighty pictures of a million pixels each, as bytes."""
 
 MAX_FILE_BYTES = 64 << 20
 """Files that are kept to be compared with: as base64, a hundred pictures of 0.5 MB."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spaninfer_multimodal import Mel, Patches, Tiles
 
-from spaninfer_engine.media import MediaKind, Mixture, TowerInput
+from spaninfer_engine.media import Levels, MediaKind, Mixture, TowerInput
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -23,7 +23,10 @@ def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
     num_tokens, digest = features.num_tokens, features.digest
     match features:
         case Patches():
-            made = TowerInput(kind, features.pixels, num_tokens, digest, features.grid_thw)
+            levels = Levels(features.normalisation.levels(), features.repeats)
+            made = TowerInput(
+                kind, features.codes, num_tokens, digest, features.grid_thw, levels=levels
+            )
             return PreparedMedia(made, features.seconds_per_grid, features.times_s)
         case Tiles():
             mixture = None if features.mixture is None else Mixture(*features.mixture)

@@ -27,6 +27,7 @@ from spaninfer_engine import (
 )
 from spaninfer_engine.serving import (
     Entry,
+    Levels,
     LogprobAt,
     MediaItem,
     Mixture,
@@ -188,8 +189,9 @@ def plain_media(media: PromptMedia | None) -> Any:
 def _plain_item(item: MediaItem) -> Any:
     given = item.input
     mixture = None if given.mixture is None else [plain_array(each) for each in given.mixture]
+    levels = None if given.levels is None else [plain_array(given.levels[0]), given.levels[1]]
     numbers = given.num_tokens, given.digest, given.grid_thw, given.num_valid
-    return item.runs, given.kind, plain_array(given.features), numbers, mixture
+    return item.runs, given.kind, [plain_array(given.features), levels], numbers, mixture
 
 
 def typed_media(value: Any) -> PromptMedia | None:
@@ -207,14 +209,16 @@ def typed_media(value: Any) -> PromptMedia | None:
 
 def _typed_item(runs: Any, kind: Any, features: Any, numbers: Any, mixture: Any) -> MediaItem:
     num_tokens, digest, grid_thw, num_valid = numbers
+    array, levels = features
     tower_input = TowerInput(
         kind,
-        typed_array(features),
+        typed_array(array),
         num_tokens,
         digest,
         None if grid_thw is None else tuple(grid_thw),
         num_valid,
         None if mixture is None else Mixture(*map(typed_array, mixture)),
+        None if levels is None else Levels(typed_array(levels[0]), levels[1]),
     )
     return MediaItem(tower_input, tuple((first, length) for first, length in runs))
 

@@ -10,7 +10,7 @@ from spaninfer_kernels_cuda import gemm
 from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
-from spaninfer_engine.media import TowerInput
+from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.clips import num_rows, num_tokens
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Batch
@@ -62,13 +62,14 @@ def largest_input(tower: Tower, max_rows: int) -> TowerInput:
             count, pixels = max(1, max_rows // side**2), side * tower.patch
             tiles = np.zeros((count, tower.channels, pixels, pixels), np.float32)
             return TowerInput("image", tiles, count * tower.rows_of(side**2), bytes(32))
-        case PatchTower(merge=merge, numbers=numbers):
+        case PatchTower(merge=merge, numbers=numbers, channels=channels, temporal=temporal):
             side = _FRAME_SIDE * merge
             frames = max(1, max_rows // side**2)
             grid = (frames, side, side)
             tokens = frames * _FRAME_SIDE**2
-            patches = np.zeros((frames * side**2, numbers), np.float32)
-            return TowerInput("image", patches, tokens, bytes(32), grid)
+            levels = Levels(np.zeros((channels, 256), np.float32), temporal)
+            patches = np.zeros((frames * side**2, numbers // temporal), np.uint8)
+            return TowerInput("image", patches, tokens, bytes(32), grid, levels=levels)
         case AudioTower(mels=mels, max_rows=rows, pool=pool):
             spectrogram = np.zeros((mels, 2 * rows), np.float32)
             tokens = num_tokens(num_rows(2 * rows), pool) + num_extra(tower)

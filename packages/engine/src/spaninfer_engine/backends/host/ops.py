@@ -17,6 +17,7 @@ from spaninfer_engine.backends.host.states import (
     learn_pieces,
     state_cache,
 )
+from spaninfer_engine.media import Levels
 from spaninfer_engine.memory import HOST_SHARE, available_bytes
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Packable
@@ -86,6 +87,10 @@ class HostOps:
     def from_host(self, array: Array) -> Array:
         """Indices as they are, floating-point numbers in the dtype of this backend."""
         return array.astype(self.dtype, copy=False) if array.dtype.kind == "f" else array
+
+    def from_levels(self, codes: NDArray[np.uint8], levels: Levels) -> Array:
+        """Return the numbers that bytes of patches stand for."""
+        return self.from_host(levels.numbers(codes))
 
     def end_packing(self) -> None:
         """Packing takes nothing beside the weights."""

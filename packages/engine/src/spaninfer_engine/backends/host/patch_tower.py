@@ -9,7 +9,7 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.media import TowerInput
+from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.bound import TOWER
 from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
 from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
@@ -22,9 +22,10 @@ from spaninfer_engine.step.batch import Ints
 class Frame:
     """The patches of one frame, or of as many as a patch spans."""
 
-    features: NDArray[np.float32]  # [height * width, numbers]
+    features: NDArray[Any]  # [height * width, numbers]: float32, or uint8 with levels
     height: int  # in patches
     width: int
+    levels: Levels | None = None  # of bytes
 
     @property
     def num_rows(self) -> int:
@@ -44,17 +45,19 @@ class PatchReader(Generic[A]):
             return self._tiles(item, self._tower.tile)
         frames, height, width = item.grid_thw or (0, 0, 0)
         shape, merge = item.features.shape, self._tower.merge
-        if shape != (frames * height * width, self._tower.numbers) or not len(item.features):
+        count = self._tower.numbers // (1 if item.levels is None else item.levels.repeats)
+        if shape != (frames * height * width, count) or not len(item.features):
             raise ValueError(
                 f"patches are {list(shape)} for a grid of {item.grid_thw}; the tower reads one row "
-                f"of {self._tower.numbers} numbers for each place of (frames, rows, columns)"
+                f"of {count} numbers for each place of (frames, rows, columns)"
             )
         if height % merge or width % merge or item.num_tokens * merge**2 != shape[0]:
             raise ValueError(
                 f"a grid of {item.grid_thw} makes no {item.num_tokens} tokens of {merge} x {merge} "
                 "patches each"
             )
-        return [Frame(part, height, width) for part in np.split(item.features, frames)]
+        parts = np.split(item.features, frames)
+        return [Frame(part, height, width, item.levels) for part in parts]
 
     def _tiles(self, item: TowerInput, side: int) -> Sequence[Frame]:
         """Return tiles of `side` patches a side, cut into patches; the rest of pixels is left."""
@@ -94,7 +97,7 @@ class PatchReader(Generic[A]):
 
     def _step(self, frames: Sequence[Frame], order: Layout) -> Step[A]:
         tower, ops = self._tower, self._ops
-        parts = [ops.from_host(frame.features) for frame in frames]
+        parts = [self._on_device(frame) for frame in frames]
         features = parts[0] if len(parts) == 1 else ops.stack_rows(parts)
         if tower.window is not None:  # otherwise they come as they lie
             features = ops.take_rows(features, order.patches(tower.merge**2))
@@ -113,6 +116,11 @@ class PatchReader(Generic[A]):
             features=features,
             blends=self._blends(frames, order),
         )
+
+    def _on_device(self, frame: Frame) -> A:
+        if frame.levels is None:
+            return self._ops.from_host(frame.features)
+        return self._ops.from_levels(frame.features, frame.levels)
 
     def _blends(self, frames: Sequence[Frame], order: Layout) -> tuple[Blend[A], ...]:
         sizes = [(frame.height, frame.width) for frame in frames]

@@ -17,6 +17,7 @@ from spaninfer_engine.backends.torch.devices import free_device_bytes, usable_de
 from spaninfer_engine.backends.torch.states import state_cache
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.media import Levels
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
@@ -114,6 +115,18 @@ class TorchTensors:
         if self.device.type == "cpu":  # where torch would share the memory
             return torch.from_numpy(np.array(array, order="C"))
         return torch.from_numpy(np.require(array, None, ["C", "W"])).to(self.device)
+
+    def from_levels(self, codes: NDArray[np.uint8], levels: Levels) -> Tensor:
+        """Return the numbers that bytes of patches stand for, in this dtype: looked up on the
+        device, which an eighth of an image's numbers is copied to.
+        """
+        channels, num_levels = levels.values.shape
+        values = self.from_host(levels.values).to(self.dtype).flatten()
+        first = torch.arange(0, channels * num_levels, num_levels, device=self.device)
+        places = self.from_host(codes).view(len(codes), channels, 1, -1).int()
+        places += first.int()[:, None, None]
+        found = values.index_select(0, places.flatten()).view(places.shape)
+        return found.expand(-1, -1, levels.repeats, -1).reshape(len(codes), -1)
 
     def warm(self) -> None:
         """Nothing is compiled."""
