@@ -25,6 +25,12 @@ def pictures():
 
 
 @pytest.fixture
+def processors():
+    """The folder of published settings of processors."""
+    return real("processors")
+
+
+@pytest.fixture
 def videos():
     """The folder of real videos."""
     return real("video")

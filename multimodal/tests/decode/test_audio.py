@@ -2,6 +2,7 @@
 
 import wave
 
+import av
 import numpy as np
 import pytest
 from drawn import audio_file, damaged, image_file, still, tone, video_file, wav_file
@@ -15,6 +16,7 @@ CODECS = {
     "mp3": ("libmp3lame", "mp3"),
     "flac": ("flac", "flac"),
     "opus": ("libopus", "ogg"),
+    "vorbis": ("vorbis", "ogg"),
     "aac": ("aac", "adts"),
     "mp4": ("aac", "mp4"),
     "webm": ("libopus", "webm"),
@@ -128,6 +130,44 @@ def test_real_wav_files_have_the_samples_that_the_standard_library_reads(sounds)
         audio = decode_audio((sounds / name).read_bytes())
 
         np.testing.assert_array_equal(audio.samples, expected.astype(np.float32))
+
+
+def resampled(samples, rate):
+    """Samples at 16 kHz by definition: the same spectrum, cut off or continued with zeros."""
+    count = round(len(samples) * 16_000 / rate)
+    spectrum, wanted = np.fft.rfft(samples), np.zeros(count // 2 + 1, complex)
+    kept = min(len(spectrum), len(wanted))
+    wanted[:kept] = spectrum[:kept]
+    return np.fft.irfft(wanted, count) * count / len(samples)
+
+
+@pytest.mark.model
+def test_a_real_telephone_recording_has_the_samples_between_those_of_its_file(sounds):
+    file = sounds / "1272-128104-0004-8k.wav"
+    with wave.open(str(file)) as read:
+        written = np.frombuffer(read.readframes(10**9), "<i2") / 32768
+
+    audio = decode_audio(file.read_bytes())
+
+    expected = resampled(written, 8_000)
+    assert len(audio.samples) == len(expected) == 2 * len(written)
+    error = audio.samples - expected
+    assert np.linalg.norm(error) < 0.02 * np.linalg.norm(expected)
+
+
+@pytest.mark.model
+def test_a_real_mp3_has_what_ffmpeg_decodes_mixed_and_resampled_by_definition(sounds):
+    with av.open(str(sounds / "bear.mp3")) as read:
+        (stream,) = read.streams.audio
+        decoded = np.concatenate([frame.to_ndarray() for frame in read.decode(stream)], axis=1)
+        rate = stream.rate
+
+    audio = decode_audio((sounds / "bear.mp3").read_bytes())
+
+    expected = resampled(decoded.mean(0), rate)
+    assert abs(len(audio.samples) - len(expected)) <= 1
+    inner = slice(2000, len(expected) - 2000)  # of the ends, filters know less
+    assert np.corrcoef(audio.samples[inner], expected[inner])[0, 1] > 0.999
 
 
 @pytest.mark.model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 from scenes import picture
-from spaninfer_multimodal import ConfigError, TooLarge, Video, load_processors
+from spaninfer_multimodal import ConfigError, TooLarge, Video, decode_image, load_processors
 
 pytest.importorskip("transformers", reason="is the oracle")
 
@@ -59,6 +59,51 @@ def test_qwen_vl(tmp_path, options, size):
     assert patches.num_tokens == math.prod(patches.grid_thw) // 4
     assert patches.pixels.dtype == np.float32
     assert not patches.pixels.flags.writeable
+
+
+def published(folder, processors, name):
+    """Our processor with the settings that a reference of onnxruntime-extensions names.
+
+    They are a list of steps: those that say how pictures are scaled, normalised and cut.
+    """
+    file = json.loads((processors / name / "vision_processor.json").read_text())
+    steps = [each["operation"] for each in file["processor"]["transforms"]]
+    named = {step["type"]: step.get("attrs", {}) for step in steps}
+    config = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        **{key: named["Resize"][key] for key in ("min_pixels", "max_pixels", "merge_size")},
+        **{key: named["PatchImage"][key] for key in ("patch_size", "temporal_patch_size")},
+        "image_mean": named["Normalize"]["mean"],
+        "image_std": named["Normalize"]["std"],
+        **named["Rescale"],
+    }
+    return loaded(folder, config)
+
+
+@pytest.mark.model
+def test_a_real_picture_has_the_values_of_a_published_reference(tmp_path, processors, pictures):
+    image = decode_image((pictures / "ortx" / "australia.jpg").read_bytes())
+    expected = np.loadtxt(processors / "qwen2.5vl" / "pixel_values_reference.txt")
+
+    patches = published(tmp_path, processors, "qwen2.5vl").image(image)
+
+    found = patches.pixels.flatten()[: len(expected)]
+    assert len(expected) == 1000
+    assert np.square(found - expected).mean() <= 1e-3  # as the reference is compared by its authors
+
+
+@pytest.mark.model
+def test_a_real_picture_is_cut_as_transformers_does_with_published_settings(
+    tmp_path, processors, pictures
+):
+    image = decode_image((pictures / "ortx" / "australia.jpg").read_bytes())
+
+    patches = published(tmp_path, processors, "qwen3vl").image(image)
+
+    config = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    theirs = Qwen2VLImageProcessorPil(**config)(pillow(image), return_tensors="np")
+    assert [list(patches.grid_thw)] == theirs["image_grid_thw"].tolist()
+    np.testing.assert_array_equal(patches.pixels, theirs["pixel_values"])
 
 
 @pytest.mark.parametrize("size", [*SIZES, (100, 260), (300, 130)])

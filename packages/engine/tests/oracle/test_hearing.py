@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import wave
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,16 @@ from asked_parts import user
 from hearing import AUDIO, SAMPLE_RATE, heard_inputs, save_hearing, sound
 from oracle import Oracle
 from spaninfer_engine import Engine
-from whole_models import assert_told_as_by, greedy_options, media_of, rendered
+from whole_models import (
+    assert_told_as_by,
+    greedy_options,
+    logits_behind,
+    media_of,
+    noise_of,
+    rendered,
+)
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 GREEDY = greedy_options([AUDIO])
 
@@ -83,3 +91,30 @@ def test_a_wave_file_is_heard_as_its_samples(tiny: tuple[Path, Oracle]) -> None:
     exact = samples.astype(np.float32) / 32768
     given = heard_inputs(folder, rendered(folder, messages), [exact])
     assert_told_as_by(oracle.model, given, told, [AUDIO])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+def test_on_a_gpu_log_probabilities_are_no_further_from_float32_than_those_of_transformers(
+    graphs: bool, dtype: str, tmp_path: Path
+) -> None:
+    exact = save_hearing("tiny", tmp_path, rounded=True).model
+    noisy = deepcopy(exact).to("cuda", getattr(torch, dtype))
+    ours, theirs = list[float](), list[float]()
+    options = {"max_len": 768, "memory": "64MiB", "encoder_memory": "1MiB", "step_tokens": 64}
+    with Engine(tmp_path, backend="cuda", dtype=dtype, graphs=graphs, **options) as engine:  # type: ignore[arg-type]
+        for messages in CONVERSATIONS:
+            told = engine.chat(messages, **{**GREEDY, "max_tokens": 12})
+            given = heard_inputs(
+                tmp_path, rendered(tmp_path, messages), media_of(messages, "audio")
+            )
+            first = given["input_ids"].shape[1] - 1
+            wanted, other = (
+                logits_behind(model, given, told.token_ids)[first:-1].log_softmax(-1)
+                for model in (exact, noisy)
+            )
+            for total, more in zip((ours, theirs), noise_of(told, wanted, other), strict=True):
+                total += more
+
+    assert np.square(ours).mean() <= 1.2 * np.square(theirs).mean()

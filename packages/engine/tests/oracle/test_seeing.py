@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from asked_parts import image, user
 from oracle import Oracle
 from PIL import Image as Pillow
-from seeing import IDS, SEEING, SMALL, drawn, save_model
+from seeing import IDS, SEEING, SMALL, WIDE_SEEING, drawn, save_model
 from spaninfer_engine import Engine
 from spaninfer_engine.errors import InvalidMedia, RequestError
 from spaninfer_multimodal import Video
@@ -61,10 +62,9 @@ def expected(oracle: Oracle, prompt: Any, count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-def logits_of(model: Any, prompt: Any, ids: Sequence[int]) -> Any:
+def logits_of(model: Any, prompt: Any, ids: Sequence[int], **given: Any) -> Any:
     """Return the logits [T V] of transformers' model over ids that begin with the prompt."""
     items = prompt.media.items if hasattr(prompt, "media") else ()
-    given: dict[str, Any] = {}
     for kind, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
         made = [item.input for item in items if item.input.kind == kind]
         if made:
@@ -116,6 +116,65 @@ def test_greedy_tokens_are_those_of_transformers(
     assert list(told.token_ids) == expected(seeing.oracle, prompt, len(told.token_ids))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", WIDE_SEEING)
+def test_a_wide_tower_sees_as_exactly_from_pictures_to_tokens(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    seeing = Seeing(name, tmp_path)
+    messages = CONVERSATIONS["images and a video in any order"]
+
+    with seeing.engine(backend, step_tokens=24) as engine:
+        told, prompt = engine.chat(messages, **GREEDY), engine.encode_chat(messages)
+
+    assert list(told.token_ids) == expected(seeing.oracle, prompt, len(told.token_ids))
+
+
+def positions_by_definition(name: str, prompt: Any, count: int) -> Any:
+    """Return the positions [3 T] of a prompt and `count` tokens behind it.
+
+    Text counts up on all axes; a medium's tokens have their place in its grid, from where the text
+    before it ended; text behind it continues at the largest position so far plus one.
+    """
+    grids = iter([item.input.grid_thw for item in prompt.media.items])
+    step = {"qwen2_vl": 1, "qwen2_5_vl": 2}[name]  # tokens a second, of clips with 2 frames in it
+    columns: list[tuple[int, int, int]] = []
+    ids, at, ahead = list(prompt), 0, 0
+    while at < len(ids):
+        if ids[at] in PADS:
+            frames, height, width = next(grids)
+            places = product(range(frames), range(height // 2), range(width // 2))
+            run = [(ahead + step * t, ahead + h, ahead + w) for t, h, w in places]
+        else:
+            run = [(ahead, ahead, ahead)]
+        columns += run
+        at, ahead = at + len(run), max(map(max, run)) + 1
+    columns += [(ahead + more,) * 3 for more in range(count)]
+    return torch.tensor(columns).T
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_behind_a_video_longer_than_wide_text_goes_on_at_the_largest_position(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    """Positions are given to transformers: its release 5 counts on inside such a video."""
+    seeing = Seeing(name, tmp_path)
+    messages = [user("See ", clip(16, 28, 56), " and tell: what moves?")]
+    with seeing.engine(backend, step_tokens=24) as engine:
+        told, prompt = engine.chat(messages, **GREEDY), engine.encode_chat(messages)
+    tokens = list(told.token_ids)
+    (video,) = prompt.media.items  # type: ignore[attr-defined]
+    assert video.input.grid_thw == (8, 2, 4)
+
+    places = positions_by_definition(name, prompt, len(tokens))[:, None]
+    ids = [*prompt, *tokens]
+    logits = logits_of(seeing.oracle.model, prompt, ids, position_ids=places)
+
+    assert tokens == without_pads(logits)[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
 def test_requests_beside_each_other_see_their_own_pictures(seeing: Seeing, running: Engine) -> None:
     asked = [[user(image(56, 56, seed), "What?")] for seed in (3, 4, 3, 5)] + [[user("What?")]]
 
@@ -144,7 +203,8 @@ def test_a_preempted_request_sees_its_picture_again(seeing: Seeing) -> None:
     asked = [[user(image(84, 84, seed), "What is this?")] for seed in range(3)]
     long = {**GREEDY, "max_tokens": 40}
 
-    is_third = seeing.name == "qwen3_vl"  # its keys are wider, and its pictures go to three layers
+    # Of the third, keys are wider, and pictures go to three layers.
+    is_third = seeing.name.startswith("qwen3")
     spans = 18 * 8 * (3 * 2 * 2 * (24 if is_third else 16) * 4)  # a request of these and a half
     one = 9 * 64 * 4 * (3 if is_third else 1)
     with seeing.engine("cpu", span_len=8, max_len=112, memory=spans, encoder_memory=one) as engine:
@@ -207,14 +267,15 @@ def rounded(seeing: Seeing, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 def test_log_probabilities_are_no_further_from_float32_than_those_of_transformers(
-    graphs: bool, rounded: Seeing
+    graphs: bool, dtype: str, rounded: Seeing
 ) -> None:
     exact = rounded.oracle.model
-    noisy = deepcopy(exact).to("cuda", torch.bfloat16)
+    noisy = deepcopy(exact).to("cuda", getattr(torch, dtype))
     ours, theirs = list[float](), list[float]()
-    options = {"memory": "64MiB", "step_tokens": 64, "graphs": graphs}
+    options = {"memory": "64MiB", "step_tokens": 64, "graphs": graphs, "dtype": dtype}
     with rounded.engine("cuda", **options) as engine:
         for messages in CONVERSATIONS.values():
             prompt = engine.encode_chat(messages)
@@ -227,7 +288,9 @@ def test_log_probabilities_are_no_further_from_float32_than_those_of_transformer
             for total, more in zip((ours, theirs), noise_of(told, wanted, other), strict=True):
                 total += more
 
-    assert np.square(ours).mean() <= 1.2 * np.square(theirs).mean()
+    # Where rounding sends a token to another expert, one such token decides the mean of either.
+    share = 4.0 if rounded.name == "qwen3_vl_moe" else 1.2
+    assert np.square(ours).mean() <= share * np.square(theirs).mean()
 
 
 @pytest.mark.gpu

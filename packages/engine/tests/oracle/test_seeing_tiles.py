@@ -185,15 +185,17 @@ def logits_of(seeing: Seeing, model: Any, prompt: Any, ids: Sequence[int], sizes
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", TILED_FAMILIES)
 def test_on_a_gpu_log_probabilities_are_no_further_from_float32_than_those_of_transformers(
-    name: str, tmp_path: Path
+    name: str, dtype: str, tmp_path: Path
 ) -> None:
     seeing = Seeing(name, tmp_path, rounded=True)
     exact = seeing.oracle.model
-    noisy = deepcopy(exact).to("cuda", torch.bfloat16)
+    noisy = deepcopy(exact).to("cuda", getattr(torch, dtype))
     ours, theirs = list[float](), list[float]()
-    with seeing.engine("cuda", memory="64MiB", step_tokens=64, graphs=True) as engine:
+    options = {"memory": "64MiB", "step_tokens": 64, "graphs": True, "dtype": dtype}
+    with seeing.engine("cuda", **options) as engine:
         for sizes in ([(56, 84)], [(300, 200)], [(40, 60), (90, 30)], [(60, 500)]):
             pictures = [image(*size, seed) for seed, size in enumerate(sizes)]
             messages = [user("See ", *pictures, "What is this?")]

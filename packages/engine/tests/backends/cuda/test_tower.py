@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.spec import find, resolve
 from spaninfer_engine.spec.nodes import Decoder
+from tile_models import WIDE_TILED, TiledOracle, tiles
 
 torch = pytest.importorskip("torch")
 
@@ -172,6 +173,31 @@ def test_rows_are_no_further_from_float32_than_those_of_transformers(
         for mine, other, wanted in zip(rows, in_bfloat16(oracle, item), exact, strict=True):
             ours.append(rms(mine - wanted) / wanted.std())
             theirs.append(rms(other - wanted) / wanted.std())
+    assert np.mean(ours) <= np.mean(theirs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("size", WIDE_TILED)
+def test_tiles_are_no_further_from_float32_than_those_of_transformers(
+    size: int, dtype: str, tmp_path: Path
+) -> None:
+    oracle = TiledOracle(WIDE_TILED[size])
+    oracle.round_to_bfloat16()
+    oracle.save(tmp_path)
+    noisy = copy(oracle)
+    noisy.model = deepcopy(oracle.model).to("cuda", getattr(torch, dtype))
+    inputs = [tiles(oracle.tiled, count, seed) for seed, count in enumerate((1, 3, 1))]
+    ops = CudaTowerOps(dtype)
+    tower, _ = tower_on(ops, tmp_path)
+
+    found = rows_of(tower.encode(inputs), ops)
+
+    ours, theirs = [], []
+    for item, (rows,) in zip(inputs, found, strict=True):
+        exact = oracle.rows(item)
+        ours.append(rms(rows - exact) / exact.std())
+        theirs.append(rms(noisy.rows(item) - exact) / exact.std())
     assert np.mean(ours) <= np.mean(theirs)
 
 
