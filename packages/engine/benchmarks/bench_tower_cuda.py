@@ -5,8 +5,8 @@
 Random weights of the published shape (32 layers, 16 heads of 80, merged into 3,584 channels), and
 of the same with other heads, in bfloat16; pictures of 1,036 pixels squared, 1,369 tokens each. The
 first record is the rate of a GEMM of random numbers in the same process; `of_ceiling` is the
-tower's share of it. Kernels are timed by events on the stream, behind the copies of the pictures;
-`with copies` is the time until a caller has the rows of all pictures.
+tower's share of it. Kernels are timed by events on the stream, behind the copies of the pictures
+as bytes and the look-up of their numbers; `with copies` is the time until a caller has all rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spaninfer_engine.backends.cuda.tower import CudaTowerOps
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.media import TowerInput
+from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.bound import ProgramKey
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.program.bind import bind_all
@@ -40,7 +40,8 @@ from torch import Tensor
 
 GEMM_SIDE = 8192
 LAYERS, HEADS, MLP_RATIO, OUT = 32, 16, 4, 3584
-PATCH, MERGE, NUMBERS = 14, 2, 3 * 2 * 14 * 14
+PATCH, MERGE, FRAMES = 14, 2, 2
+NUMBERS = 3 * FRAMES * PATCH**2
 SIDE = 74  # patches: a picture of 1,036 pixels
 
 
@@ -144,13 +145,15 @@ def _opened(head: int, layers: int) -> TimedTower:
 
 def _pictures(count: int) -> list[TowerInput]:
     rng = np.random.default_rng(count)
+    levels = Levels(rng.standard_normal((3, 256), np.float32), FRAMES)
     return [
         TowerInput(
             "image",
-            rng.standard_normal((SIDE**2, NUMBERS), np.float32),
+            rng.integers(0, 256, (SIDE**2, NUMBERS // FRAMES), np.uint8),
             SIDE**2 // MERGE**2,
             bytes([number]) * 32,
             (1, SIDE, SIDE),
+            levels=levels,
         )
         for number in range(count)
     ]
