@@ -5,6 +5,7 @@ from spaninfer_op_reference import (
     QuantizedWeight,
     WeightFormat,
     dequantize_weight,
+    interleave_rows,
     stack_weights,
 )
 
@@ -142,6 +143,19 @@ def test_stacked_weights_and_moved_rows_keep_their_scales():
     np.testing.assert_array_equal(dequantize_weight(parts[0].rows(order)), each[0][order])
 
 
+def test_rows_of_two_weights_take_turns():
+    parts = [
+        QuantizedWeight(_format(), RNG.integers(-8, 8, (3, 4, 8)).astype(np.int8), _floats(3, 4, 2))
+        for _ in range(2)
+    ]
+    first, second = map(dequantize_weight, parts)
+
+    both = dequantize_weight(interleave_rows(*parts))
+
+    np.testing.assert_array_equal(both[:, ::2], first)
+    np.testing.assert_array_equal(both[:, 1::2], second)
+
+
 def test_rows_that_share_scales_cannot_be_moved():
     blocks = QuantizedWeight(
         _format(group_rows=2), np.zeros((4, 8), np.int8), np.ones((2, 2), np.float32)
@@ -149,6 +163,8 @@ def test_rows_that_share_scales_cannot_be_moved():
 
     with pytest.raises(ValueError, match="rows of made share scales"):
         blocks.rows(np.array([1, 0, 2, 3]))
+    with pytest.raises(ValueError, match="rows of made share scales"):
+        interleave_rows(blocks, blocks)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_byte_pieces_of_a_container_make_a_tokenizer():
 def test_an_unknown_word_rule_of_a_container_is_refused():
     vocabulary = Vocabulary(VocabularyKind.BYTE_BPE, pieces=(), types=(), pre="novel")
 
-    with pytest.raises(ConfigError, match=r"'novel'.*gpt-2, qwen2, llama-bpe"):
+    with pytest.raises(ConfigError, match=r"'novel'.*gpt-2, phi-2"):
         open_tokenizer(vocabulary)
 
 

@@ -76,6 +76,7 @@ from spaninfer_op_reference.quantized_weight import (
     dequantize_weight,
     group_minimums,
     group_scales,
+    interleave_rows,
     stack_weights,
 )
 from spaninfer_op_reference.relative import relative_position_bias, relative_position_buckets
@@ -146,6 +147,7 @@ __all__ = [
     "gumbel",
     "head_linear",
     "index_scores",
+    "interleave_rows",
     "join_rows",
     "layer_norm",
     "linear",

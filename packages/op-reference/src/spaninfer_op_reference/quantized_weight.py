@@ -96,6 +96,23 @@ def stack_weights(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
     return replace(first, **arrays)
 
 
+def interleave_rows(first: QuantizedWeight, second: QuantizedWeight) -> QuantizedWeight:
+    """Return the weight[... 2N K] in which rows of two weights[... N K] of a format take turns.
+
+    ValueError for groups of rows.
+    """
+    if first.format.group_rows != 1:
+        raise ValueError(f"rows of {first.format} share scales and cannot take turns")
+
+    def take_turns(name: str) -> Floats:
+        both = np.stack([np.asarray(getattr(each, name)) for each in (first, second)], axis=-2)
+        return both.reshape(*both.shape[:-3], -1, both.shape[-1])
+
+    names = [field.name for field in fields(first)[1:] if getattr(first, field.name) is not None]
+    arrays: dict[str, Any] = {name: take_turns(name) for name in names}
+    return replace(first, **arrays)
+
+
 def dequantize_weight(weight: QuantizedWeight) -> NDArray[np.float32]:
     """Return the weight[... N K]: computed in float64, where all but sums are exact, rounded once.
 

@@ -40,6 +40,11 @@ STORED: dict[GGMLQuantizationType, np.dtype] = {
 }
 """The formats whose numbers are used as they are stored."""
 
+BEGINS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
+"""Ways to cut words (`tokenizer.ggml.pre`) that come with a token in front of every text, unless
+the file says otherwise.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
@@ -151,7 +156,7 @@ def _entries(path: Path, tensor: ReaderTensor) -> dict[str, Entry]:
     """Return the entry of a tensor, or one per expert of a stack of them."""
     shape, data = _shape(tensor), np.asarray(tensor.data)
     stem, _, end = tensor.name.rpartition(".")
-    if len(shape) != 3 or not stem.endswith(STACKS):
+    if len(shape) != (2 if end == "bias" else 3) or not stem.endswith(STACKS):
         return {tensor.name: _entry(path, tensor, shape, data)}
     each = data.reshape(shape[0], -1)
     return {
@@ -209,7 +214,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         bos_id=metadata.index("tokenizer.ggml.bos_token_id", len(pieces)),
         eos_id=metadata.index("tokenizer.ggml.eos_token_id", len(pieces)),
         # what llama.cpp assumes where the file is silent
-        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", is_spm or pre == "llama-bpe"),
+        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", is_spm or pre in BEGINS),
         add_eos=metadata.flag("tokenizer.ggml.add_eos_token", False),
         add_space_prefix=metadata.flag("tokenizer.ggml.add_space_prefix", is_spm),
         remove_extra_whitespaces=metadata.flag("tokenizer.ggml.remove_extra_whitespaces", False),

@@ -15,7 +15,9 @@ from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import gguf_configs as configs
 from spaninfer_engine.load.gguf_configs import Config, Tensors
 from spaninfer_engine.load.gguf_experts import EXPERTS, MIXTRAL, QWEN_SHARED, SHARED, Reshaped
-from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.gguf_gpt_oss import GPT_OSS, gpt_oss, with_stacked_experts
+from spaninfer_engine.load.gguf_latents import LATENTS, deepseek2, with_joined_heads
+from spaninfer_engine.load.gguf_metadata import Metadata, shortest
 from spaninfer_engine.load.reader import Entry
 from spaninfer_engine.load.rows import halved_rows
 
@@ -83,6 +85,10 @@ class MinusOne:
         return less
 
 
+def _as_they_are(_: Metadata, entries: dict[str, Entry]) -> dict[str, Entry]:
+    return entries
+
+
 @dataclass(frozen=True)
 class Family:
     """The conventions of one architecture's files."""
@@ -96,13 +102,16 @@ class Family:
     rotates_part: bool = False  # of every head, where the file says so
     correction: str = ""  # whole name of the bias that joins the choice of experts
     flat: tuple[str, ...] = ()  # ends of the names that Hugging Face stores as [1, n], GGUF as [n]
+    has_latents: bool = False  # sizes of heads are not those of keys and values
+    arrange: Callable[[Metadata, dict[str, Entry]], dict[str, Entry]] = _as_they_are
 
     def config(self, metadata: Metadata, tensors: Tensors) -> Config:
         """The config.json equivalent, but for what the vocabulary says."""
         num_heads = metadata.count("attention.head_count")
         hidden = metadata.count("embedding_length")
         head_dim = configs.head_dim(metadata)
-        self._check_rotated(metadata, head_dim)
+        if not self.has_latents:
+            self._check_rotated(metadata, head_dim)
         return {
             "architectures": [self.hf_class],
             "model_type": self.model_type,
@@ -113,7 +122,7 @@ class Family:
             "num_key_value_heads": metadata.count("attention.head_count_kv", num_heads),
             "head_dim": head_dim,
             "max_position_embeddings": metadata.count("context_length"),
-            "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
+            "rms_norm_eps": shortest(metadata.number("attention.layer_norm_rms_epsilon")),
             "rope_theta": metadata.number("rope.freq_base", 10000.0),
             "hidden_act": "silu",
         } | self.extra(metadata, tensors)
@@ -153,7 +162,7 @@ class Family:
                 entries[new] = MinusOne(stored)
             else:
                 entries[new] = stored
-        return entries
+        return self.arrange(metadata, entries)
 
     def _new_name(self, metadata: Metadata, name: str) -> str:
         stem, _, kind = name.rpartition(".")
@@ -173,11 +182,6 @@ class Family:
 def _predicts_further(metadata: Metadata, name: str) -> bool:
     found = re.match(r"blk\.(\d+)\.", name)
     return found is not None and int(found[1]) >= configs.num_layers(metadata)
-
-
-def _shortest(value: float) -> float:
-    """The decimal that was meant by a float32: 1e-05 and not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
 
 
 FAMILIES: dict[str, Family] = {
@@ -240,6 +244,22 @@ FAMILIES: dict[str, Family] = {
         LAYER | QK_NORMS | MIXTRAL,
         rotates_part=True,
         correction="block_sparse_moe.e_score_correction_bias",
+    ),
+    "deepseek2": Family(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        deepseek2,
+        LAYER | LATENTS | EXPERTS | SHARED,
+        correction="mlp.gate.e_score_correction_bias",
+        has_latents=True,
+        arrange=with_joined_heads,
+    ),
+    "gpt-oss": Family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        gpt_oss,
+        LAYER | SECOND_NORM | GPT_OSS,
+        arrange=with_stacked_experts,
     ),
     "qwen2": Family("Qwen2ForCausalLM", "qwen2", configs.qwen2, LAYER),
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", configs.qwen3, LAYER | QK_NORMS),

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from spaninfer_engine.errors import CheckpointError, shown
+
+
+def shortest(value: float) -> float:
+    """The decimal that was meant by a float32: 1e-05 and not 9.999999747378752e-06."""
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))
 
 
 @dataclass(frozen=True)

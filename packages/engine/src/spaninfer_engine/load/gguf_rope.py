@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.gguf_metadata import Metadata, shortest
+
+_OF_YARN = {
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+    "attention_factor": "yarn_attn_factor",
+}
+"""Keys of config.json that newer files carry along."""
 
 
 def linear_or_yarn(metadata: Metadata) -> dict[str, Any] | None:
@@ -20,10 +27,16 @@ def linear_or_yarn(metadata: Metadata) -> dict[str, Any] | None:
         return {"rope_type": "linear", "factor": metadata.number("rope.scaling.factor")}
     if kind == "yarn":
         original = metadata.count("rope.scaling.original_context_length")
+        told = {
+            key: shortest(metadata.number(f"rope.scaling.{stored}"))
+            for key, stored in _OF_YARN.items()
+            if metadata.optional(f"rope.scaling.{stored}") is not None
+        }
         return {
             "rope_type": "yarn",
             "factor": metadata.number("rope.scaling.factor"),
             "original_max_position_embeddings": original,
+            **told,
         }
     raise ConfigError(
         f"{metadata.source}: rope scaling {kind!r} is not read; none, linear and yarn are"

@@ -23,13 +23,15 @@ SYMBOLS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 class WordRule:
     """The pre-tokenisation rule: how text is cut into words before merging.
 
-    `pattern` None is GPT-2's; `whole_words` takes a word that is in the vocabulary as it is, even
-    where the merges would not arrive there (so do tiktoken and Llama 3).
+    `pattern` None is GPT-2's; text is cut by the patterns of `before` first, each on its own.
+    `whole_words` takes a word that is in the vocabulary as it is, even where the merges would not
+    arrive there (so do tiktoken and Llama 3).
     """
 
     pattern: str | None = None
     composes: bool = False  # Unicode NFC first
     whole_words: bool = False
+    before: tuple[str, ...] = ()
 
 
 def _rule(digits: str, *, composes: bool = False, whole_words: bool = False) -> WordRule:
@@ -57,9 +59,6 @@ BY_RANK_FILE = {
     "multilingual": WordRule(whole_words=True),
 }
 """Rules by the name of a .tiktoken file, which does not say itself how words are cut."""
-
-BY_GGUF_PRE = {"gpt-2": GPT2, "qwen2": QWEN, "llama-bpe": CL100K}
-"""Rules by `tokenizer.ggml.pre`."""
 
 
 def find_rule(rules: Mapping[str, WordRule], name: str, source: str) -> WordRule:
@@ -94,11 +93,9 @@ def build(
     if rule.composes:
         library.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule.pattern is None)
-    if rule.pattern is None:
-        library.pre_tokenizer = byte_level
-    else:
-        words = pre_tokenizers.Split(Regex(rule.pattern), behavior="isolated")
-        library.pre_tokenizer = pre_tokenizers.Sequence([words, byte_level])
+    patterns = rule.before if rule.pattern is None else (*rule.before, rule.pattern)
+    cuts = [pre_tokenizers.Split(Regex(each), behavior="isolated") for each in patterns]
+    library.pre_tokenizer = pre_tokenizers.Sequence([*cuts, byte_level]) if cuts else byte_level
     library.decoder = decoders.ByteLevel()
     library.add_tokens([added(token) for token in special])
     return library

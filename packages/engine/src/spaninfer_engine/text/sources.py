@@ -13,6 +13,7 @@ from spaninfer_engine.text import byte_bpe, qwen1
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.fallback import read_by_transformers
 from spaninfer_engine.text.fast import FastCodec
+from spaninfer_engine.text.gguf_rules import BY_GGUF_PRE
 from spaninfer_engine.text.settings import TokenizerSettings, read_settings
 from spaninfer_engine.text.special import SpecialToken
 from spaninfer_engine.text.spm import SentencePieceCodec, as_model, with_control_pieces
@@ -139,7 +140,7 @@ def _from_vocabulary(vocabulary: Vocabulary, end_ids: Iterable[int]) -> Tokenize
     if vocabulary.kind is VocabularyKind.SENTENCEPIECE_BPE:
         codec = SentencePieceCodec(as_model(vocabulary), source="the container's vocabulary")
         return _over_pieces(codec, [], frame, bos_id, ends)
-    rule = byte_bpe.find_rule(byte_bpe.BY_GGUF_PRE, vocabulary.pre, "tokenizer.ggml.pre")
+    rule = byte_bpe.find_rule(BY_GGUF_PRE, vocabulary.pre, "tokenizer.ggml.pre")
     special = [
         SpecialToken(token_id, piece, is_text=kind is PieceType.USER_DEFINED)
         for token_id, (piece, kind) in enumerate(
