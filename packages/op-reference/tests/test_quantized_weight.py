@@ -4,6 +4,7 @@ from spaninfer_op_reference import (
     E2M1,
     QuantizedWeight,
     WeightFormat,
+    concatenate_rows,
     dequantize_weight,
     interleave_rows,
     stack_weights,
@@ -143,7 +144,7 @@ def test_stacked_weights_and_moved_rows_keep_their_scales():
     np.testing.assert_array_equal(dequantize_weight(parts[0].rows(order)), each[0][order])
 
 
-def test_rows_of_two_weights_take_turns():
+def test_rows_of_two_weights_take_turns_or_follow_each_other():
     parts = [
         QuantizedWeight(_format(), RNG.integers(-8, 8, (3, 4, 8)).astype(np.int8), _floats(3, 4, 2))
         for _ in range(2)
@@ -154,6 +155,8 @@ def test_rows_of_two_weights_take_turns():
 
     np.testing.assert_array_equal(both[:, ::2], first)
     np.testing.assert_array_equal(both[:, 1::2], second)
+    joined = dequantize_weight(concatenate_rows(parts))
+    np.testing.assert_array_equal(joined, np.concatenate([first, second], axis=1))
 
 
 def test_rows_that_share_scales_cannot_be_moved():

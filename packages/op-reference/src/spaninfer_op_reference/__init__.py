@@ -73,6 +73,7 @@ from spaninfer_op_reference.quantize import (
 from spaninfer_op_reference.quantized_weight import (
     QuantizedWeight,
     StoredCodes,
+    concatenate_rows,
     dequantize_weight,
     group_minimums,
     group_scales,
@@ -126,6 +127,7 @@ __all__ = [
     "blend_rows",
     "block_scaled_linear",
     "close",
+    "concatenate_rows",
     "convolve",
     "cos_sin",
     "delta_gates",

@@ -87,13 +87,12 @@ class QuantizedWeight:
 
 def stack_weights(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
     """Return weights of one format and shape along a new first axis."""
-    first = weights[0]
-    arrays: dict[str, Any] = {
-        field.name: np.stack([getattr(weight, field.name) for weight in weights])
-        for field in fields(first)[1:]
-        if getattr(first, field.name) is not None
-    }
-    return replace(first, **arrays)
+    return _combined(weights, np.stack)
+
+
+def concatenate_rows(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """Return the rows of weights[... N K] of one format; ValueError for groups of rows."""
+    return _rows_of(weights, lambda parts: np.concatenate(parts, axis=-2))
 
 
 def interleave_rows(first: QuantizedWeight, second: QuantizedWeight) -> QuantizedWeight:
@@ -101,15 +100,30 @@ def interleave_rows(first: QuantizedWeight, second: QuantizedWeight) -> Quantize
 
     ValueError for groups of rows.
     """
-    if first.format.group_rows != 1:
-        raise ValueError(f"rows of {first.format} share scales and cannot take turns")
 
-    def take_turns(name: str) -> Floats:
-        both = np.stack([np.asarray(getattr(each, name)) for each in (first, second)], axis=-2)
+    def take_turns(parts: Sequence[Floats]) -> Floats:
+        both = np.stack(parts, axis=-2)
         return both.reshape(*both.shape[:-3], -1, both.shape[-1])
 
+    return _rows_of((first, second), take_turns)
+
+
+def _rows_of(
+    weights: Sequence[QuantizedWeight], combine: Callable[[Sequence[Floats]], Floats]
+) -> QuantizedWeight:
+    if weights[0].format.group_rows != 1:
+        raise ValueError(f"rows of {weights[0].format} share scales and cannot be put together")
+    return _combined(weights, combine)
+
+
+def _combined(
+    weights: Sequence[QuantizedWeight], combine: Callable[[Sequence[Floats]], Floats]
+) -> QuantizedWeight:
+    first = weights[0]
     names = [field.name for field in fields(first)[1:] if getattr(first, field.name) is not None]
-    arrays: dict[str, Any] = {name: take_turns(name) for name in names}
+    arrays: dict[str, Any] = {
+        name: combine([np.asarray(getattr(weight, name)) for weight in weights]) for name in names
+    }
     return replace(first, **arrays)
 
 

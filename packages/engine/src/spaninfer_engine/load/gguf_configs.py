@@ -5,12 +5,12 @@ One function per architecture, for keys beyond those that all have (`gguf_famili
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.errors import CheckpointError, shown
 from spaninfer_engine.load.gguf_experts import counts, inner_channels, num_shared
-from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.gguf_metadata import Metadata, shortest
 from spaninfer_engine.load.gguf_rope import linear_or_yarn, llama3_scaling
 from spaninfer_engine.load.reader import Entry
 
@@ -104,13 +104,75 @@ def gemma3(metadata: Metadata, _: Tensors) -> Config:
 
 
 def olmo2(metadata: Metadata, tensors: Tensors) -> Config:
-    """OLMo 2; ConfigError for OLMo 3, which has the same name here."""
-    if metadata.optional("attention.sliding_window"):
-        raise ConfigError(
-            f"{metadata.source}: attention.sliding_window says that it is an OLMo 3, whose "
-            "stretched positions GGUF does not tell; use the Hugging Face folder"
+    """OLMo 2; OLMo 3 where there is a window: its layers without one are stretched."""
+    config = _scaling(metadata, tensors)
+    if not metadata.optional("attention.sliding_window"):
+        return config
+    layers = range(metadata.count("block_count"))
+    within = metadata.optional("attention.sliding_window_pattern")
+    if within is None:
+        within = [(layer + 1) % 4 != 0 for layer in layers]
+    if not isinstance(within, Sequence) or len(within) != len(layers):
+        raise CheckpointError(
+            f"{metadata.source}: attention.sliding_window_pattern is {shown(within)}; it must be a "
+            f"list of {len(layers)}, a truth value per layer"
         )
-    return _scaling(metadata, tensors)
+    kinds = ["sliding_attention" if each else "full_attention" for each in within]
+    return config | {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "sliding_window": metadata.count("attention.sliding_window"),
+        "layer_types": kinds,
+    }
+
+
+def ministral3(metadata: Metadata, tensors: Tensors) -> Config:
+    """Ministral 3, and models of Mistral whose queries do not grow with their position."""
+    scaling = linear_or_yarn(metadata)
+    if scaling is None or not metadata.optional("attention.temperature_scale"):
+        return llama(metadata, tensors)
+    scaling["llama_4_scaling_beta"] = shortest(metadata.number("attention.temperature_scale"))
+    if mscale := shortest(metadata.number("rope.scaling.yarn_log_multiplier", 0.0)):
+        scaling |= {"mscale": mscale, "mscale_all_dim": mscale}
+    return {
+        "architectures": ["Ministral3ForCausalLM"],
+        "model_type": "ministral3",
+        "sliding_window": None,
+        "rope_scaling": scaling,
+    }
+
+
+def minicpm(metadata: Metadata, tensors: Tensors) -> Config:
+    """MiniCPM 1 and 2, whose scales the file holds for one layer and as a divisor."""
+    layers, hidden = metadata.count("block_count"), metadata.count("embedding_length")
+    return _scaling(metadata, tensors) | {
+        "scale_emb": metadata.number("embedding_scale"),
+        "scale_depth": shortest(metadata.number("residual_scale") * layers**0.5),
+        "dim_model_base": hidden / metadata.number("logit_scale"),
+    }
+
+
+def phi2(metadata: Metadata, _: Tensors) -> Config:
+    """Phi 1, 1.5 and 2."""
+    return {"hidden_act": "gelu_new"} | _rotated(metadata)
+
+
+def stablelm(metadata: Metadata, tensors: Tensors) -> Config:
+    """StableLM, but for models that norm their heads."""
+    return _rotated(metadata) | {
+        "use_qkv_bias": "blk.0.attn_q.bias" in tensors,
+        "use_parallel_residual": bool(metadata.optional("use_parallel_residual")),
+    }
+
+
+def plain(*_: Any) -> Config:
+    """Return nothing beyond the common keys."""
+    return {}
+
+
+def _rotated(metadata: Metadata) -> Config:
+    width = head_dim(metadata)
+    return {"partial_rotary_factor": metadata.count("rope.dimension_count", width) / width}
 
 
 def exaone4(metadata: Metadata, tensors: Tensors) -> Config:
@@ -163,19 +225,24 @@ def granite(metadata: Metadata, tensors: Tensors) -> Config:
 
 
 def granite_moe(metadata: Metadata, tensors: Tensors) -> Config:
-    """Granite with experts."""
+    """Granite with experts, shared ones too where there are some."""
     experts, chosen = counts(metadata)
-    return granite(metadata, tensors) | {
+    config = granite(metadata, tensors) | {
         "num_local_experts": experts,
         "num_experts_per_tok": chosen,
+    }
+    if not metadata.optional("expert_shared_feed_forward_length"):
+        return config
+    return config | {
+        "architectures": ["GraniteMoeSharedForCausalLM"],
+        "model_type": "granitemoeshared",
+        "shared_intermediate_size": metadata.count("expert_shared_feed_forward_length"),
     }
 
 
 def glm4(metadata: Metadata, tensors: Tensors) -> Config:
     """GLM-4-0414."""
-    width = head_dim(metadata)
-    rotated = metadata.count("rope.dimension_count", width)
-    return biased(metadata, tensors) | {"partial_rotary_factor": rotated / width}
+    return biased(metadata, tensors) | _rotated(metadata)
 
 
 def glm4_moe(metadata: Metadata, tensors: Tensors) -> Config:

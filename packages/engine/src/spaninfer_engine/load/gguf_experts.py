@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from spaninfer_op_reference import concatenate_rows
 
 from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.made import MadeArray
+from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.reader import Entry
 
 STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
@@ -53,6 +56,40 @@ class Reshaped:
     def read(self) -> np.ndarray:
         """The array in this shape."""
         return self.stored.read().reshape(self.shape)
+
+
+GRANITE_SHARED = {
+    "ffn_gate_shexp": "shared_mlp.gate_proj",
+    "ffn_up_shexp": "shared_mlp.up_proj",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
+
+
+def with_shared_in_one(_: Metadata, entries: dict[str, Entry]) -> dict[str, Entry]:
+    """Return the entries with gate and up of Granite's shared experts in one, gate first."""
+    joined = dict(entries)
+    for name in entries:
+        if name.endswith(".shared_mlp.gate_proj.weight"):
+            prefix = name.removesuffix("gate_proj.weight")
+            parts = joined.pop(name), joined.pop(f"{prefix}up_proj.weight")
+            joined[f"{prefix}input_linear.weight"] = _rows_of(*parts)
+    return joined
+
+
+def _rows_of(first: Entry, second: Entry) -> Entry:
+    shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+    if not (isinstance(first, QuantizedEntry) and isinstance(second, QuantizedEntry)):
+        return MadeArray(shape, first.dtype, lambda: np.concatenate([first.read(), second.read()]))
+    one, other = first, second
+    if one.format != other.format:
+        return MadeArray(shape, one.dtype, lambda: np.concatenate([one.read(), other.read()]))
+    return QuantizedEntry(
+        one.format,
+        shape,
+        one.dtype,
+        one.num_bytes + other.num_bytes,
+        lambda: concatenate_rows([one.load(), other.load()]),
+    )
 
 
 def counts(metadata: Metadata) -> tuple[int, int]:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import gguf_configs as configs
 from spaninfer_engine.load.gguf_configs import Config, Tensors
-from spaninfer_engine.load.gguf_experts import EXPERTS, MIXTRAL, QWEN_SHARED, SHARED, Reshaped
+from spaninfer_engine.load.gguf_experts import (
+    EXPERTS,
+    GRANITE_SHARED,
+    MIXTRAL,
+    QWEN_SHARED,
+    SHARED,
+    Reshaped,
+    with_shared_in_one,
+)
 from spaninfer_engine.load.gguf_gpt_oss import GPT_OSS, gpt_oss, with_stacked_experts
 from spaninfer_engine.load.gguf_latents import LATENTS, deepseek2, with_joined_heads
 from spaninfer_engine.load.gguf_metadata import Metadata, shortest
@@ -43,6 +51,7 @@ GEMMA2_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+PHI2 = {"attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 PHI3_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 BEHIND = {  # norms of outputs, where there is none of inputs
     "post_attention_norm": "post_attention_layernorm",
@@ -101,6 +110,9 @@ class Family:
     norms_plus_one: bool = False
     rotates_part: bool = False  # of every head, where the file says so
     correction: str = ""  # whole name of the bias that joins the choice of experts
+    eps: str = "rms_norm_eps"  # the config's key
+    has_layer_norms: bool = False
+    outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     flat: tuple[str, ...] = ()  # ends of the names that Hugging Face stores as [1, n], GGUF as [n]
     has_latents: bool = False  # sizes of heads are not those of keys and values
     arrange: Callable[[Metadata, dict[str, Entry]], dict[str, Entry]] = _as_they_are
@@ -110,6 +122,7 @@ class Family:
         num_heads = metadata.count("attention.head_count")
         hidden = metadata.count("embedding_length")
         head_dim = configs.head_dim(metadata)
+        kind = "" if self.has_layer_norms else "rms_"
         if not self.has_latents:
             self._check_rotated(metadata, head_dim)
         return {
@@ -122,7 +135,7 @@ class Family:
             "num_key_value_heads": metadata.count("attention.head_count_kv", num_heads),
             "head_dim": head_dim,
             "max_position_embeddings": metadata.count("context_length"),
-            "rms_norm_eps": shortest(metadata.number("attention.layer_norm_rms_epsilon")),
+            self.eps: shortest(metadata.number(f"attention.layer_norm_{kind}epsilon")),
             "rope_theta": metadata.number("rope.freq_base", 10000.0),
             "hidden_act": "silu",
         } | self.extra(metadata, tensors)
@@ -172,8 +185,8 @@ class Family:
         if found and found[2] in self.layer_names and kind in ("weight", "bias"):
             new = self.layer_names[found[2]].format(e=found[3])
             return f"model.layers.{found[1]}.{new}.{kind}"
-        if stem in OUTER and kind in ("weight", "bias"):
-            return f"{OUTER[stem]}.{kind}"
+        if stem in self.outer and kind in ("weight", "bias"):
+            return f"{self.outer[stem]}.{kind}"
         raise CheckpointError(
             f"{metadata.source}: tensor {name!r} has no place in a {metadata.architecture} model"
         )
@@ -193,8 +206,31 @@ FAMILIES: dict[str, Family] = {
         "GraniteMoeForCausalLM",
         "granitemoe",
         configs.granite_moe,
-        LAYER | EXPERTS | {"ffn_gate_inp": "block_sparse_moe.router.layer"},
+        LAYER | EXPERTS | GRANITE_SHARED | {"ffn_gate_inp": "block_sparse_moe.router.layer"},
         pairs_rows=True,
+        arrange=with_shared_in_one,
+    ),
+    "mistral3": Family("LlamaForCausalLM", "llama", configs.ministral3, LAYER, pairs_rows=True),
+    "minicpm": Family("MiniCPMForCausalLM", "minicpm", configs.minicpm, LAYER, pairs_rows=True),
+    "orion": Family("OrionForCausalLM", "orion", configs.plain, LAYER, has_layer_norms=True),
+    "stablelm": Family(
+        "StableLmForCausalLM",
+        "stablelm",
+        configs.stablelm,
+        LAYER,
+        rotates_part=True,
+        eps="layer_norm_eps",
+        has_layer_norms=True,
+    ),
+    "phi2": Family(
+        "PhiForCausalLM",
+        "phi",
+        configs.phi2,
+        LAYER | PHI2,
+        rotates_part=True,
+        eps="layer_norm_eps",
+        has_layer_norms=True,
+        outer=OUTER | {"output_norm": "model.final_layernorm"},
     ),
     "qwen2moe": Family(
         "Qwen2MoeForCausalLM",

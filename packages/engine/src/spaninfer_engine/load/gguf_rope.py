@@ -11,11 +11,12 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.gguf_metadata import Metadata, shortest
 
 _OF_YARN = {
-    "beta_fast": "yarn_beta_fast",
-    "beta_slow": "yarn_beta_slow",
-    "attention_factor": "yarn_attn_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+    "attn_factor": "attention_factor",
+    "yarn_attn_factor": "attention_factor",
 }
-"""Keys of config.json that newer files carry along."""
+"""Keys that newer files carry along, as config.json calls them."""
 
 
 def linear_or_yarn(metadata: Metadata) -> dict[str, Any] | None:
@@ -29,7 +30,7 @@ def linear_or_yarn(metadata: Metadata) -> dict[str, Any] | None:
         original = metadata.count("rope.scaling.original_context_length")
         told = {
             key: shortest(metadata.number(f"rope.scaling.{stored}"))
-            for key, stored in _OF_YARN.items()
+            for stored, key in _OF_YARN.items()
             if metadata.optional(f"rope.scaling.{stored}") is not None
         }
         return {
