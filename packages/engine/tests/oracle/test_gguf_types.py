@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 from oracle import prompt
 from published import others_slow
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
-from stepping import Model
+from stepping import SPAN_LEN, Model
 
 TOKENS = [token % 90 for token in prompt(12)]
 MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q4_K", "output": "Q6_K", "": "Q4_K"}
 CLOSE = 1e-5  # of the logits' deviation, in float32
 TIP = 0.05  # of an activation's code, and what follows from it
 TIPPED = {"IQ4_NL"}  # in the first token already
+MOST = {"bfloat16": 1.5, "float16": 2.0}
+"""Of what rounding costs: scales of two levels are rounded to float16, as activations may be."""
 HALVES = {"Q2_K", "Q3_K", "Q6_K"}  # scales belong to 16 weights
 
 FAST = ("Q4_0", "Q4_K", "Q6_K", "Q8_0", "Q4_K_M")
@@ -29,9 +32,15 @@ COMPILED = [
 """A type of each way in which codes are multiplied: every kernel takes three seconds to compile."""
 
 
-def _logits(file: Path, backend: str) -> NDArray[np.float32]:
-    stepper = Model(file).on(backend)
-    stepper.prefill(1, TOKENS, chunk=12)
+def _logits(
+    file: Path,
+    backend: str,
+    tokens: Sequence[int] = TOKENS,
+    chunk: int = 12,
+    span_len: int = SPAN_LEN,
+) -> NDArray[np.float32]:
+    stepper = Model(file).on(backend, span_len=span_len)
+    stepper.prefill(1, tokens, chunk=chunk)
     logits: NDArray[np.float32] = stepper.logits(1)
     return logits
 
@@ -67,3 +76,23 @@ def test_torch_computes_with_the_numbers_that_codes_stand_for(name: str, tmp_pat
     exact = write_gguf(tmp_path / "exact.gguf", {"": name}, expanded=True)
 
     np.testing.assert_array_equal(_logits(quantised, "torch"), _logits(exact, "torch"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", MOST)
+@pytest.mark.parametrize("name", [*BLOCK_TYPES, "Q4_K_M"])
+def test_backend_cuda_is_as_near_with_codes_as_with_their_numbers(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    types = MIXED if name == "Q4_K_M" else {"": name}
+    quantised = write_gguf(tmp_path / "quantised.gguf", types)
+    expanded = write_gguf(tmp_path / "exact.gguf", types, expanded=True)
+    tokens = [token % 90 for token in prompt(100)]
+    exact = _logits(expanded, "reference", tokens, chunk=100)
+
+    for chunk in (1, 9, 100):
+        error, rounding = (
+            rms(_logits(file, f"cuda {dtype}", tokens, chunk, span_len=16) - exact)
+            for file in (quantised, expanded)
+        )
+        assert error < MOST[dtype] * rounding

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from noise import rms
+from cases import Case
+from noise import rms, typical
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.backends.reference.ops import ReferenceOps
@@ -96,6 +98,43 @@ def test_a_scale_per_token_and_head_is_nearer_than_a_checkpoint_s_one_per_layer(
         ours, theirs = rms(codes * scales - x), rms(to_e4m3(x / fixed) * fixed - x)
 
         assert ours < theirs, (what, layer)
+
+
+class InFp8(ReferenceOps):
+    """The definitions, over latents that were in fp8: a scale per token."""
+
+    def append(self, step: Any, key: Any, value: Any = None, *, group: int, layer: int) -> None:
+        """Write what the codes of keys mean."""
+        assert value is None
+        codes, scales = quantize_fp8(key)
+        super().append(step, codes * scales, group=group, layer=layer)
+
+
+def _latent_logits(runner: Any, token_ids: list[int]) -> Any:
+    """Return the logits of a prompt in chunks, then token by token."""
+    runner.prefill_some(1, token_ids, len(token_ids) - 12, 96)
+    for left in range(12, 0, -1):
+        runner.step((1, 1, left == 1))
+    return runner.logits(1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["wide deepseek_v3", "wide deepseek_v2 lite", "wide kimi_k2"])
+def test_backend_cuda_is_as_near_with_latents_in_fp8_as_their_definition(
+    name: str, load: Callable[[str], Case]
+) -> None:
+    """Typical rows: a few choose other experts for a rounding."""
+    case = load(name)
+    golden = case.golden()
+    meant = _latent_logits(case.model.with_ops(InFp8("float64"), case.num_spans), golden.prompt)
+
+    coded, rounded = (
+        _latent_logits(case.model.on("cuda bfloat16", case.num_spans, 16, kind), golden.prompt)
+        for kind in ("fp8", None)
+    )
+
+    coding, rounding = typical(meant - golden.logits), typical(rounded - golden.logits)
+    assert typical(coded - golden.logits) < 1.5 * np.hypot(coding, rounding)
 
 
 @pytest.mark.parametrize(("kv_dtype", "times"), [("bfloat16", 2), ("int8", 3.5), ("uint4", 6)])

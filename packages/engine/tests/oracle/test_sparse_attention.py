@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,34 +137,71 @@ def test_keys_of_an_indexer_in_fewer_bits_select_nearly_the_same(kv_dtype: str, 
 IN_FP8 = ("wq_b.weight", "wk.weight", "q_a_proj.weight", "q_b_proj.weight", "kv_b_proj.weight")
 
 
-def test_an_indexer_in_blocks_of_fp8_computes_with_the_numbers_that_they_stand_for(
-    load: Load, tmp_path: Path
-) -> None:
-    """As published: weights of heads and the norm of keys beside them are plain numbers."""
-    case, fp8 = load(SPARSE), METHODS["FP8 blocks"]
-    config = json.loads((case.folder / "config.json").read_text())
+EVERY_LINEAR = (*IN_FP8, "_with_mqa.weight", "o_proj.weight", "gate_proj.weight", "up_proj.weight",
+                "down_proj.weight")  # fmt: skip
+
+
+def _in_fp8(case: Case, ends: tuple[str, ...], folder: Path) -> tuple[Model, Model]:
+    """Return the model with matrices in blocks of FP8, and one of the numbers they stand for.
+
+    As published: weights of heads and the norm of keys beside them are plain numbers.
+    """
+    fp8, config = METHODS["FP8 blocks"], json.loads((case.folder / "config.json").read_text())
     plain = load_file(case.folder / "model.safetensors")
     coded = dict(plain)
     for seed, name in enumerate(sorted(plain)):
-        if not name.endswith(IN_FP8):
+        if not name.endswith(ends):
             continue
         made = fp8.write(*plain[name].shape, np.random.default_rng(seed))
         plain[name] = made.numbers.astype(np.float32)
         del coded[name]
         coded |= {f"{name[: -len('weight')]}{key}": each for key, each in made.tensors.items()}
+    assert len(coded) > len(plain)
     said = {"coded": {"quantization_config": dict(fp8.settings)}, "plain": {}}
-    logits = []
+    models = []
     for name, tensors in (("coded", coded), ("plain", plain)):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({**config, **said[name]}))
-        save_file(tensors, folder / "model.safetensors")
-        runner = Model(folder).on("reference")
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps({**config, **said[name]}))
+        save_file(tensors, folder / name / "model.safetensors")
+        models.append(Model(folder / name))
+    return models[0], models[1]
+
+
+def test_an_indexer_in_blocks_of_fp8_computes_with_the_numbers_that_they_stand_for(
+    load: Load, tmp_path: Path
+) -> None:
+    logits = []
+    for model in _in_fp8(load(SPARSE), IN_FP8, tmp_path):
+        runner = model.on("reference")
         runner.prefill(1, prompt(20), chunk=9)
         logits.append(runner.logits(1))
 
-    assert len(coded) > len(plain)
     assert np.array_equal(*logits)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["wide deepseek_v32", "wide glm_moe_dsa"])
+def test_backend_cuda_is_as_near_with_blocks_of_fp8_as_with_their_numbers(
+    name: str, dtype: str, load: Load, tmp_path: Path
+) -> None:
+    """Typical rows: a few choose other experts, or other keys, for a rounding."""
+    case = load(name)
+    quantised, expanded = _in_fp8(case, EVERY_LINEAR, tmp_path)
+
+    def logits(model: Model, backend: str, chunk: int) -> Any:
+        runner = model.on(backend, case.num_spans, 16)
+        runner.prefill(1, prompt(case.prompt_len), chunk=chunk)
+        return runner.logits(1)
+
+    exact = logits(expanded, "reference", 300)
+    coding = typical(logits(expanded, "reference activations 128 fp8", 300) - exact)
+    for chunk in (1, 9, 300):
+        error, rounding = (
+            typical(logits(model, f"cuda {dtype}", chunk) - exact)
+            for model in (quantised, expanded)
+        )
+        assert error < 1.5 * np.hypot(coding, rounding)
 
 
 def test_four_bits_are_refused_by_name(load: Load) -> None:
