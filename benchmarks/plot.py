@@ -68,6 +68,46 @@ def draw_divergence() -> None:
     figure.savefig(PICTURES / "weight-divergence.png", dpi=110)
 
 
+BESIDE = {  # where many points are close: the name's place in points, and its side
+    "Q4_0": (7, 9, "left"), "Q4_K": (7, -1, "left"), "IQ4_NL": (0, -17, "right"),
+    "IQ4_XS": (-7, -4, "right"), "Q5_0": (-7, -2, "right"), "MXFP4": (7, 2, "left"),
+    "GPTQ grid g128": (-4, 12, "center"), "AWQ grid g128": (-7, -14, "right"),
+    "NVFP4": (7, 0, "left"), "NF4 g64": (7, -13, "left"), "FP8 per tensor": (7, 6, "left"),
+    "FP8 per row": (7, -12, "left"), "FP8 128x128": (-7, 0, "right"),
+}  # fmt: skip
+
+
+def draw_published() -> None:
+    """What weights in published formats cost the bundled model, by their size."""
+    rows = records("published-divergence-2026-11-28.jsonl")
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for rounds_head, colour, label in (
+        (True, "#0f766e", "GGUF types, the head too"),
+        (False, "#b45309", "the head in 16 bits"),
+    ):
+        some = [row for row in rows if row["rounds_head"] == rounds_head]
+        sizes, lost = [row["mebibytes"] for row in some], [row["kl"] for row in some]
+        axes.plot(sizes, lost, "o", color=colour, label=label)
+        for row, size, one in zip(some, sizes, lost, strict=True):
+            right, up, side = BESIDE.get(row["format"], (7, -3, "left"))
+            axes.annotate(
+                row["format"],
+                (size, one),
+                textcoords="offset points",
+                xytext=(right, up),
+                ha=side,
+            )
+    axes.set_yscale("log")
+    axes.set_xlim(1.5, 7.8)
+    axes.set_xlabel("MiB of the decoder's matrices (bfloat16: 11)")
+    axes.set_ylabel("divergence from float32, nats")
+    axes.set_title("Bundled model, weights rounded to published formats, without data")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PICTURES / "published-divergence.png", dpi=110)
+
+
 if __name__ == "__main__":
     draw_throughput()
     draw_divergence()
+    draw_published()
