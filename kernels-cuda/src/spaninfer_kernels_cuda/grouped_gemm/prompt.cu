@@ -84,7 +84,7 @@ __device__ __forceinline__ int blocks_of(const Task& task) {
 }
 
 // The number of a block's next task. All draws of a launch are as many as there are tasks, for the
-// first ones are not drawn and each block with a task draws one too many: the block that has the last
+// first ones are not drawn and each block with a task draws one too many: that with the last
 // leaves the ticket as it was.
 __device__ __forceinline__ int draw_task(unsigned* ticket, int tasks) {
   const int drawn = atomicAdd(ticket, 1u);
