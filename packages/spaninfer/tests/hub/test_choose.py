@@ -26,6 +26,15 @@ def test_a_folder_is_fetched_without_what_the_engine_does_not_read():
     assert chosen.gguf is None
 
 
+def test_a_gguf_model_in_several_files_is_fetched_whole_and_opened_by_the_first():
+    split = [f"Q4_K_M/m-Q4_K_M-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    files = {*GGUF[2:], *split, "Q2_K/m-Q2_K-00001-of-00001.gguf"}
+
+    chosen = choose(HubName("org/m", tag="Q4_K_M"), files)
+
+    assert (chosen.weights, chosen.gguf) == (tuple(split), split[0])
+
+
 def test_weights_under_two_kinds_of_names_are_fetched_once():
     files = {"config.json", "consolidated.safetensors", "model.safetensors"}
 
@@ -81,7 +90,7 @@ def test_the_only_gguf_file_needs_no_tag():
         (HubName("org/m", tag="Q4_0"), FOLDER, "org/m has no GGUF files; it has .gitattributes"),
         (HubName("org/m"), ["pytorch_model.bin"], "no config.json with .*it has pytorch_model.bin"),
         (HubName("org/m"), [], "it has no files"),
-        (HubName("org/m"), ["m-Q8_0-00001-of-00002.gguf"], "one part of several"),
+        (HubName("org/m"), ["m-Q8_0-00001-of-00002.gguf"], "has 1 of the 2 files of m-Q8_0"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_with_what_is_there(name, files, message):

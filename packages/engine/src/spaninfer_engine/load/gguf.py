@@ -27,6 +27,7 @@ from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.gguf_experts import STACKS
 from spaninfer_engine.load.gguf_families import find_family
 from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.gguf_splits import files_of
 from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES, BlockType
 from spaninfer_engine.load.reader import Entry, EntryReader
@@ -75,9 +76,12 @@ def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
     container, values = open_container(path)
     metadata = Metadata(str(path), values)
-    tensors: dict[str, Entry] = {}
-    for tensor in container.tensors:
-        tensors |= _entries(path, tensor)
+    tensors = _tensors(path, container)
+    for file in files_of(path, metadata)[1:]:
+        more = _tensors(file, open_container(file)[0])
+        if twice := sorted(tensors.keys() & more.keys()):
+            raise CheckpointError(f"{file}: tensor {twice[0]!r} is in an earlier file, too")
+        tensors |= more
     family = find_family(metadata)
     config = family.config(metadata, tensors)
     entries = family.rename(metadata, tensors)
@@ -94,6 +98,13 @@ def open_gguf(path: Path) -> GgufFile:
         metadata.text("tokenizer.chat_template"),
         _special_tokens(vocabulary),
     )
+
+
+def _tensors(path: Path, container: GGUFReader) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for tensor in container.tensors:
+        entries |= _entries(path, tensor)
+    return entries
 
 
 def open_container(path: Path) -> tuple[GGUFReader, dict[str, Any]]:

@@ -21,7 +21,7 @@ _SMALL = (
 _WEIGHTS = ("*.safetensors", "[0-9]_*/model.safetensors")
 _PYTORCH = ("pytorch_model*.bin",)  # where there are no safetensors
 _OTHER_FORM = "consolidated*.safetensors"  # Mistral's own names beside those of transformers
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
+_SPLIT = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Choice:
 
     @property
     def gguf(self) -> str | None:
-        """The GGUF file that is the model, None where it is a folder."""
+        """The GGUF file that is the model, the first of several; None where it is a folder."""
         return self.weights[0] if not self.small else None
 
 
@@ -53,33 +53,31 @@ def choose(name: HubName, files: Collection[str]) -> Choice:
             f"{name.repo} has no {'GGUF files' if name.tag else 'config.json with weights'}; "
             f"it has {_some(files)}"
         )
-    return Choice((), (_one_gguf(name, gguf),))
+    return Choice((), _one_gguf(name, gguf))
 
 
-def _one_gguf(name: HubName, gguf: list[str]) -> str:
-    """Return the GGUF file that a tag picks, or the only one."""
-    tags = {file: _tag(file) for file in gguf}
+def _one_gguf(name: HubName, gguf: list[str]) -> tuple[str, ...]:
+    """Return the GGUF file that a tag picks, or the only one; all in order where it is split."""
+    models: dict[str, list[str]] = {}
+    for file in gguf:
+        models.setdefault(_SPLIT.sub("", file[: -len(".gguf")]), []).append(file)
+    tags = {model: model.rpartition("/")[2].lower() for model in models}
     ending = (name.tag or "").lower()
-    chosen = [file for file in gguf if tags[file].lower().endswith(ending)]
-    exact = [file for file in chosen if re.split(r"[-.]", tags[file].lower())[-1] == ending]
+    chosen = [model for model in models if tags[model].endswith(ending)]
+    exact = [model for model in chosen if re.split(r"[-.]", tags[model])[-1] == ending]
     chosen = exact or chosen
     if len(chosen) != 1:
-        known = ", ".join(sorted({re.split(r"[-.]", tag)[-1] for tag in tags.values()}))
+        known = ", ".join(sorted({re.split(r"[-.]", model)[-1] for model in models}))
         why = f"no GGUF file with {name.tag}" if name.tag and not chosen else "several GGUF files"
         raise ConfigError(
             f"{name.repo} has {why}; pick one by its ending: {name.repo}:TAG with {known}"
         )
-    if _SPLIT.search(chosen[0].removesuffix(".gguf")):
+    files = models[chosen[0]]
+    if (split := _SPLIT.search(files[0][: -len(".gguf")])) and len(files) != int(split[1]):
         raise ConfigError(
-            f"{chosen[0]} of {name.repo} is one part of several, and split GGUF files cannot be "
-            "read; join them with llama.cpp's `llama-gguf-split --merge`"
+            f"{name.repo} has {len(files)} of the {int(split[1])} files of {chosen[0]}"
         )
-    return chosen[0]
-
-
-def _tag(file: str) -> str:
-    """Return the name of a GGUF file without what says which part of several it is."""
-    return _SPLIT.sub("", re.sub(r"(?i)\.gguf$", "", file.rpartition("/")[2]))
+    return tuple(files)
 
 
 def _matching(files: Collection[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
