@@ -26,7 +26,8 @@ def test_features_are_those_of_transformers(num_mels, num_samples):
     theirs = extractor(
         audio.samples, sampling_rate=16_000, return_attention_mask=True, return_tensors="np"
     )
-    np.testing.assert_allclose(mel.features, theirs["input_features"][0], atol=2e-5)
+    # On some CPUs theirs are 3.1e-5 from what float64 gives, ours 4.5e-6.
+    np.testing.assert_allclose(mel.features, theirs["input_features"][0], atol=5e-5)
     np.testing.assert_array_equal(mel_filters(num_mels, 400), extractor.mel_filters)
     assert mel.num_valid == theirs["attention_mask"][0].sum()
     assert mel.features.dtype == np.float32
