@@ -151,7 +151,8 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
     const int first = static_cast<int>(pack * kVector);
     Pack<T, kVector> here;
     const bool is_held = stream.take(first, here);
-    Neighbours values{*this, stream, is_held && !changed, first};
+    const bool differs = kHoldsMasked ? changed != nullptr : is_processed();  // from what is held
+    Neighbours values{*this, stream, is_held && !differs, first};
 #pragma unroll
     for (int v = 0; v < kVector; ++v) values.x[v] = to_float(here.at[v]);
     worst = max(worst, worst_of(values.x));
@@ -159,7 +160,7 @@ __device__ __forceinline__ int Row::each(Visit visit, Shared& shared) const {
       replace(first, values.x);
       worst = max(worst, worst_of(values.x));
 #if STAGES > 0
-      if (values.is_held) {  // a mask alone: the values are exact, and need not be read again
+      if (kHoldsMasked && values.is_held) {  // by a mask alone: the values are exact
 #pragma unroll
         for (int v = 0; v < kVector; ++v) here.at[v] = from_float<T>(values.x[v]);
         stream.hold(here);

@@ -8,6 +8,8 @@ using Mass = unsigned long long;
 constexpr int kThreads = THREADS, kWarps = kThreads / kWarp;
 constexpr int kVector = 16 / sizeof(T);
 constexpr int kStages = STAGES;  // packs of a thread that are in flight; 0: no copies
+// Are packs held with a mask applied? Of float32, registers of sm_80 would be spilled.
+constexpr bool kHoldsMasked = kStages > 0 && sizeof(T) == 2;
 constexpr int kList = 4096;     // keys that shared memory holds
 constexpr int kSamples = kList;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
