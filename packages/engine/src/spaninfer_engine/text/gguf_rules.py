@@ -1,4 +1,4 @@
-"""How text is cut into words, by the name that GGUF files have for it: `tokenizer.ggml.pre`.
+"""Word rules of tokenizers by the name that GGUF files have for them: `tokenizer.ggml.pre`.
 
 The patterns are those of the models' own tokenizers.
 """
