@@ -131,6 +131,11 @@ def test_structured_output_is_measured_as_records(call, tmp_path, monkeypatch):
     assert found["mask p50"]["masks"] > 100
     steps = {f"step {kind} bs{size}" for kind in ("free", "guided") for size in (1, 3)}
     assert steps == {name for name in found if name.startswith("step")}
+    for size in (1, 3):
+        free, guided = (found[f"step {kind} bs{size}"]["median"] for kind in ("free", "guided"))
+        more = found[f"guided over free bs{size}"]
+        assert more["unit"] == "percent"
+        assert more["median"] == pytest.approx(100 * (guided / free - 1), abs=1)
     assert all(record["benchmark"] == "structured" for record in records)
 
 
