@@ -99,7 +99,7 @@ def test_an_unforeseen_failure_of_any_route_is_json_with_an_id(client, monkeypat
         raise ZeroDivisionError("a secret path")
 
     for module in (admin, chat, completions, health, messages, page, responses, tokenize):
-        for name in {"service_of", "_file"} & set(vars(module)):
+        for name in {"service_of", "_file", "_check_version"} & set(vars(module)):
             monkeypatch.setattr(module, name, fail)
     asked = {"model": "tiny", **body} if body else None
 

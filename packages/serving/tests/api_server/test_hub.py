@@ -68,6 +68,17 @@ CASES = {
         "/v1/completions",
         {"prompt": "Once", "max_tokens": 4, "logprobs": 3, "echo": True, **GREEDY},
     ),
+    "SGLang's generate": (
+        "/generate",
+        {
+            "input_ids": [65, 66, 67],
+            "return_logprob": True,
+            "top_logprobs_num": 2,
+            "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 5, **GREEDY},
+        },
+    ),
+    "a suffix": ("/v1/completions", {"prompt": "Once", "suffix": "upon"}),
     "log-probabilities of a prompt": (
         "/v1/completions",
         {"prompt": ["Once", [65, 66]], "n": 2, "max_tokens": 1, "prompt_logprobs": 3, **GREEDY},
