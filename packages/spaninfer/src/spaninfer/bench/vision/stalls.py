@@ -7,13 +7,14 @@ token: it is decoded, scaled, encoded and its prompt computed beside the decodes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from threading import Thread
+from dataclasses import replace
+from functools import partial
+from threading import Event, Thread
 from time import perf_counter, sleep
 from typing import Any, Final
 
 import numpy as np
-from spaninfer_engine import Engine
+from spaninfer_engine import Engine, ResultQueue
 from spaninfer_engine.tools import complete
 
 from spaninfer.bench.engine import Note, described
@@ -26,25 +27,52 @@ DECODES: Final = 16
 PICTURES_S: Final = 4.0  # pictures per second
 
 _PROMPT_LEN = 256
-_MAX_TOKENS = 16_384  # more than a window lasts
+_MAX_TOKENS = 16_384  # more than a window lasts, on most machines
 _SETTLE_S = 0.5  # until all decode
 _SEED = 1 << 21  # of pictures that no other workload shows
 
 
-@dataclass(slots=True)
-class _Times:
-    """When tokens of a request arrived."""
+class _Decode:
+    """A client whose request runs as long as it may, and is followed by another one."""
 
-    arrived_s: list[float] = field(default_factory=list)
+    def __init__(self, engine: Engine, number: int) -> None:
+        self._engine, self._number = engine, number
+        self._arrived_s: list[list[float]] = []  # of every request
+        self._is_over = False
+        self._wake = Event()
+        self._thread = Thread(target=self._run)
+        self._thread.start()
 
-    def note(self) -> None:
-        """Note that tokens have arrived."""
-        self.arrived_s.append(perf_counter())
+    def _run(self) -> None:
+        prompts = Prompts(self._engine.tokenizer.vocab_size, self._number)
+        lasting = min(self._engine.context - _PROMPT_LEN, _MAX_TOKENS)
+        while not self._is_over:
+            arrived_s: list[float] = []
+            self._arrived_s.append(arrived_s)
+            self._wake.clear()
+            handle, queue = self._engine.start_request(
+                prompts.fresh(_PROMPT_LEN), replace(GREEDY, max_tokens=lasting)
+            )
+            queue.listen(partial(self._note, queue, arrived_s))
+            self._wake.wait()
+            self._engine.stop(handle)
+            complete(handle)
 
-    def gaps_ms(self, begin_s: float, end_s: float) -> list[float]:
-        """Return the times between two tokens that both arrived in a window."""
-        inside = [at for at in self.arrived_s if begin_s <= at <= end_s]
-        return [1e3 * gap for gap in np.diff(inside)]
+    def _note(self, queue: ResultQueue, arrived_s: list[float]) -> None:
+        arrived_s.append(perf_counter())
+        if queue.is_finished or self._is_over:
+            self._wake.set()
+
+    def end(self) -> None:
+        """Stop the request that runs."""
+        self._is_over = True
+        self._thread.join()
+
+    def gaps_ms(self, begin_s: float, end_s: float) -> Iterator[float]:
+        """Yield the times between two tokens of a request that both arrived in a window."""
+        for arrived_s in self._arrived_s:
+            inside = [at for at in arrived_s if begin_s <= at <= end_s]
+            yield from 1e3 * np.diff(inside)
 
 
 def measure_stalls(
@@ -78,14 +106,7 @@ def measure_stalls(
 
 def _gaps_ms(engine: Engine, pictures: list[bytes], seconds: float) -> list[float]:
     """Return all times between two tokens of running requests, while pictures come."""
-    prompts = Prompts(engine.tokenizer.vocab_size, seed=0)
-    lasting = replace(GREEDY, max_tokens=min(engine.context - _PROMPT_LEN, _MAX_TOKENS))
-    times = [_Times() for _ in range(DECODES)]
-    handles = []
-    for each in times:
-        handle, queue = engine.start_request(prompts.fresh(_PROMPT_LEN), lasting)
-        queue.listen(each.note)
-        handles.append(handle)
+    decodes = [_Decode(engine, number) for number in range(DECODES)]
     sleep(_SETTLE_S)
     begin_s = perf_counter()
     clients = []
@@ -97,11 +118,9 @@ def _gaps_ms(engine: Engine, pictures: list[bytes], seconds: float) -> list[floa
     for client in clients:
         client.join()
     end_s = perf_counter()
-    for handle in handles:
-        engine.stop(handle)
-    for handle in handles:
-        complete(handle)
-    return [gap for each in times for gap in each.gaps_ms(begin_s, end_s)]
+    for decode in decodes:
+        decode.end()
+    return [gap for decode in decodes for gap in decode.gaps_ms(begin_s, end_s)]
 
 
 def _look(engine: Engine, picture: bytes) -> None:
