@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import uvicorn.config
 from fastapi.testclient import TestClient
@@ -228,6 +229,17 @@ def seeing_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     }
     with Engine(folder, backend="reference", **options) as engine:  # type: ignore[arg-type]
         yield engine
+
+
+@pytest.fixture
+def connect(live: Callable[..., Any], seeing_engine: Engine) -> Callable[..., openai.OpenAI]:
+    """What starts a server with settings, and gives a client of it."""
+
+    def start(engine: Engine = seeing_engine, **settings: Any) -> openai.OpenAI:
+        host, port = live(engine, **settings).address
+        return openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0)
+
+    return start
 
 
 @pytest.fixture

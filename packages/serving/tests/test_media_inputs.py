@@ -12,14 +12,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from media_asking import ask, details, refused, say, tokenized
 from media_mutations import wrong_part
 from seeing_folder import (
-    AUDIO,
-    VISUAL,
     film,
     picture,
     png,
-    save_first_qwen_vl_or_audio,
     tone,
     url,
 )
@@ -27,38 +25,6 @@ from spaninfer_engine import Engine
 from spaninfer_engine.errors import ConfigError
 from spaninfer_multimodal import DecodePool
 from spaninfer_serving import Settings
-
-
-@pytest.fixture
-def connect(live: Callable[..., Any], seeing_engine: Engine) -> Callable[..., openai.OpenAI]:
-    """What starts a server with settings, and gives a client of it."""
-
-    def start(engine: Engine = seeing_engine, **settings: Any) -> openai.OpenAI:
-        host, port = live(engine, **settings).address
-        return openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0)
-
-    return start
-
-
-def say(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
-
-
-def ask(client: openai.OpenAI, *content: dict[str, Any], **more: Any) -> Any:
-    messages: Any = [{"role": "user", "content": list(content)}]
-    given = {
-        "model": client.models.list().data[0].id,
-        "max_tokens": 6,
-        "temperature": 0,
-        "extra_body": {"ignore_eos": True},
-        **more,
-    }
-    return client.chat.completions.create(messages=messages, **given)
-
-
-def details(answer: Any) -> dict[str, int]:
-    given = answer.usage.prompt_tokens_details.model_dump(exclude_none=True)
-    return {name: given[name] for name in given if name.endswith("_tokens")}
 
 
 def test_an_image_is_answered_as_the_engine_answers_it(
@@ -183,20 +149,12 @@ def test_requests_say_how_large_and_how_many(connect: Callable[..., openai.OpenA
     clip: Any = {"type": "video_url", "video_url": {"url": url(film(8, 28, 28), "video/webp")}}
     assert tokens(picture(large)) == 64
     assert tokens(picture(large), max_pixels=4 * 784) == 4
-    assert tokens(picture(large, detail="low")) == 64  # less than what "low" stands for
     more = {"mm_processor_kwargs": {"max_pixels": 10**9}}
     told = refused(client, picture(large), extra_body=more)
     assert told["param"] == "mm_processor_kwargs.max_pixels"
     assert tokens(clip) == 4
     assert tokens(clip, num_frames=2) == 1
     assert tokens(clip, fps=1.0) == 2
-
-
-def refused(client: openai.OpenAI, *content: Any, **more: Any) -> Any:
-    with pytest.raises(openai.APIStatusError) as error:
-        ask(client, say("See: "), *content, **more)
-    assert error.value.status_code == 400
-    return error.value.body
 
 
 def test_what_cannot_be_used_is_refused_with_its_place_and_reason(
@@ -286,42 +244,7 @@ def test_media_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
             Settings(**given)  # type: ignore[arg-type]
 
 
-def heard(tenths: int) -> Any:
-    data = base64.b64encode(tone(tenths)).decode()
-    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
-
-
-@pytest.mark.parametrize(
-    ("tower", "parts", "counts"),
-    [
-        ({"visual": VISUAL}, (picture(png(28, 84)), picture(png(9, 9))), {"image_tokens": 32}),
-        ({"audio": AUDIO}, (heard(4), heard(10)), {"audio_tokens": 10 + 25 + 4}),
-    ],
-    ids=["Qwen-VL", "Qwen-Audio"],
-)
-def test_models_of_2023_without_a_template_and_a_processor_answer_about_media(
-    tower: Any, parts: Any, counts: Any, connect: Callable[..., openai.OpenAI], tmp_path: Path
-) -> None:
-    folder = save_first_qwen_vl_or_audio(tmp_path, **tower)
-    options: Any = {"weights": "dummy", "memory": "8MiB", "max_len": 512}
-    with Engine(folder, backend="reference", **options) as engine:
-        client = connect(engine)
-
-        answer = ask(client, say("See "), *parts, say(" and say."))
-        found = tokenized(client, say("See "), *parts, say(" and say."))
-
-    assert {name: details(answer)[name] for name in counts} == counts
-    assert answer.usage.completion_tokens == 6
-    assert found["count"] == answer.usage.prompt_tokens
-
-
 # ---- /tokenize -----------------------------------------------------------------------------------
-
-
-def tokenized(client: openai.OpenAI, *content: dict[str, Any], **more: Any) -> Any:
-    address = str(client.base_url).replace("/v1/", "/tokenize")
-    body = {"messages": [{"role": "user", "content": list(content)}], **more}
-    return client.post(address, body=body, cast_to=object)
 
 
 def test_tokenize_gives_the_ids_of_a_chat_with_the_places_of_its_media(
