@@ -192,3 +192,33 @@ def test_closing_and_failing_answer_requests_that_wait() -> None:
     runner.go()
     wait_until(lambda: set(enumerate_threads()) <= before)
     hung.close()
+
+
+class Clumsy(Choice):
+    """Drops its third token."""
+
+    def push(self, token: int, logprob: Entry | None) -> None:
+        super().push(token, logprob)
+        if len(self.relay.tokens[self.index]) == 3:
+            raise TypeError("this token does not travel")
+
+
+class ClumsyRelay(Relay):
+    def sequence(self, seq: SequenceState) -> Choice:
+        self.tokens[seq.index] = []
+        return Clumsy(self, seq.index)
+
+
+def test_a_request_whose_token_cannot_be_handed_on_fails_alone() -> None:
+    good, bad = Relay(), ClumsyRelay()
+    with engine() as running:
+        expected = running.generate([1, 2, 3], SEEDED).token_ids
+        _start(running, bad, SEEDED)
+        _start(running, good, SEEDED)
+        wait_until(lambda: bool(good.ended and bad.ended))
+        assert_spans_come_back(running)
+
+    assert tuple(good.tokens[0]) == tuple(expected)
+    [end] = bad.ended
+    assert end.reason is FinishReason.ERROR
+    assert isinstance(end.error, TypeError)

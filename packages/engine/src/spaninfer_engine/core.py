@@ -233,6 +233,10 @@ class Core:
         if unclosed is not None:
             raise unclosed
 
+    def wait_over(self) -> None:
+        """Wait until it is closed or has failed, and every request has its answer."""
+        self._is_over.wait()
+
     def drop(self) -> None:
         """End every request with an error and release everything; returns at once.
 
@@ -385,6 +389,7 @@ class Core:
         with self._lock:
             if self.failure is not None:  # the watchdog has ended every request
                 raise self.failure
+            self._output_processor.check()
             self._hand_on_opened(here=here or now)
         events = self.scheduler.take_events()
         if events is not None:

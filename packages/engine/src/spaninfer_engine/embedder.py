@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Condition
+from threading import Condition, Event
 from time import perf_counter
 from typing import NamedTuple, NoReturn
 
@@ -61,6 +61,7 @@ class Embedder:
         self._idle_from_s = 0.0  # the end of the last step
         self._turn = Condition()  # held in a step; over all that follows and `state`
         self._calls = 0  # under way
+        self._is_over = Event()
 
     @property
     def context(self) -> int:
@@ -121,9 +122,14 @@ class Embedder:
             self._turn.wait_for(lambda: not self._calls, timeout=drain_s)
             if self.state is EngineState.DRAINING:
                 self.state = EngineState.CLOSED
+            self._is_over.set()
             self._runner.close()
         finally:
             self._turn.release()
+
+    def wait_over(self) -> None:
+        """Wait until it is closed or has failed."""
+        self._is_over.wait()
 
     def drop(self) -> None:
         """Give everything back; called last, so that no lock is needed."""
@@ -172,6 +178,7 @@ class Embedder:
                 raise
             except Exception as error:  # of a kernel or our own: the next would meet it as well
                 self.state, self.failure = EngineState.FAILED, error
+                self._is_over.set()
                 raise
 
     def _launch(self, numbers: list[int], texts: Sequence[Text]) -> _UnderWay:

@@ -378,6 +378,13 @@ class Engine(Frontend, Resource):
         self._intake.close()
         self._core.close(drain_s, patience_s)
 
+    def wait_over(self) -> None:
+        """Wait until the engine is closed or has failed; its requests have been answered then.
+
+        For servers, which end with it: a new process is what helps behind a step that failed.
+        """
+        self._core.wait_over()
+
     def __repr__(self) -> str:
         """Return the model, what computes, the context and the engine's state."""
         made = self.resolved

@@ -108,6 +108,7 @@ class OutputProcessor:
         self._written_at = 0.0  # by `write_until`
         self._relayed: dict[int, _Relayed] = {}  # by the sequence's request id
         self._batches = Counter[TokenBatch]()  # of these, and how many of them
+        self._failure: Exception | None = None  # what ended the thread
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
 
@@ -163,12 +164,21 @@ class OutputProcessor:
         self._wake.put(False)
         self._thread.join()
 
+    def check(self) -> None:
+        """Raise what ended the output thread, if that has failed."""
+        if self._failure is not None:
+            raise self._failure
+
     def _work(self) -> None:
-        while self._wake.get():
-            begin = thread_time()
-            while self._write(partial(_is_later, begin + ROUND_S)):
-                sleep((thread_time() - begin) * REST)
+        try:
+            while self._wake.get():
                 begin = thread_time()
+                while self._write(partial(_is_later, begin + ROUND_S)):
+                    sleep((thread_time() - begin) * REST)
+                    begin = thread_time()
+        except BaseException as error:  # our own fault: nothing more is written here
+            self._failure = as_exception(error)
+            self._stop((), FinishReason.ERROR)  # wakes the loop, which looks with `check`
 
     def _write(self, is_over: Callable[[], bool]) -> bool:
         """Write what was put, in whichever thread comes first; return whether something is left
@@ -199,7 +209,10 @@ class OutputProcessor:
                         if entry.is_due:
                             self._due[seq.seq_id] = entry
                     elif (relayed := self._relayed.get(seq.seq_id)) is not None:
-                        relayed.push(token, logprob)
+                        try:
+                            relayed.push(token, logprob)
+                        except Exception as error:  # it fails alone
+                            self._fail_relayed(relayed, error)
                 for end in ended:
                     self._note_end(end)
             case EngineFailed(error):
@@ -218,6 +231,13 @@ class OutputProcessor:
             relay, batch = queue.sequence(seq), queue.batch
             self._relayed[seq.seq_id] = _Relayed(seq, relay.push, relay.end, batch, is_eager)
             self._batches[batch] += 1
+
+    def _fail_relayed(self, relayed: _Relayed, error: Exception) -> None:
+        """End a sequence whose token cannot be handed on."""
+        seq = relayed.seq
+        _log.error("the token of request %d cannot be handed on", seq.seq_id, exc_info=error)
+        self._note_end(Ended(seq, FinishReason.ERROR, seq.usage(monotonic()), error=error))
+        self._stop((seq.seq_id,), FinishReason.ERROR)
 
     def _note_end(self, end: Ended) -> None:
         entry = self._open.get(end.seq.seq_id)

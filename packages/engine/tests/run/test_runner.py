@@ -20,6 +20,7 @@ from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request import SamplingParams, TokenLogprob
 from spaninfer_engine.run.runner import HostSampler, Runner
+from spaninfer_engine.run.sampler import Sampler
 from stepping import Model
 
 
@@ -118,6 +119,66 @@ def test_a_request_at_fault_gets_no_token_and_the_others_carry_on(model: Model):
     assert result.tokens[0] is None
     assert result.tokens[1] is not None
     assert list(result.failed) == [0]
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise."""
+
+
+class Untenable:
+    """A grammar that breaks when an answer begins."""
+
+    def matcher(self, *_: Any) -> Any:
+        raise Panic("the grammar blew up")
+
+
+def test_a_request_whose_grammar_breaks_fails_alone_with_its_first_step(model: Model):
+    alone = _runner(model, Sampler(model.decoder.vocab))
+    expected = alone.run(_enter(1, 5, Slice(1, 0, 5, 4, True))).tokens
+
+    runner = _runner(model, Sampler(model.decoder.vocab))
+    good = _enter(1, 5, Slice(1, 0, 5, 4, True))
+    bad = NewSequence(0, tuple(prompt(5)), SamplingParams(), 0, grammar=Untenable())
+    spans = TableUpdate(0, 0, 0, tuple(range(8)))
+    plan = StepPlan(
+        1,
+        (Slice(0, 0, 4, 4, False), *good.slices),
+        (bad, *good.new_sequences),
+        (spans, *good.table_updates),
+    )
+    result = runner.run(plan)
+
+    assert result.tokens == (None, *expected)
+    assert list(result.failed) == [0]
+    assert "the grammar blew up" in str(result.failed[0])
+    again = runner.run(StepPlan(2, (Slice(1, 5, 6, 5, True),), finished=(0,)))
+    assert again.failed == {}
+
+
+class Shy(Sampler):
+    """Fails to say anything of the prompt of one request."""
+
+    def prompt_logprobs(self, seq_id: int, logits: Any, next_ids: Any) -> TokenLogprobs:
+        if seq_id == 0:
+            raise ZeroDivisionError("of the prompt")
+        return super().prompt_logprobs(seq_id, logits, next_ids)
+
+
+def test_a_request_of_whose_prompt_nothing_can_be_said_fails_alone(model: Model):
+    runner = _runner(model, Shy(model.decoder.vocab))
+    entries = [
+        NewSequence(number, tuple(prompt(5)), SamplingParams(prompt_logprobs=1), seed=0)
+        for number in range(2)
+    ]
+    updates = [TableUpdate(n, 0, 0, tuple(range(8 * n, 8 * n + 8))) for n in range(2)]
+    slices = [Slice(number, 0, 5, 0, True) for number in range(2)]
+
+    result = runner.run(StepPlan(1, tuple(slices), tuple(entries), tuple(updates)))
+
+    assert list(result.failed) == [0]
+    assert result.tokens[0] is None
+    assert result.tokens[1] is not None
+    assert list(result.prompt_logprobs) == [1]
 
 
 def test_a_step_without_memory_ends_its_requests_and_others_are_computed(model: Model):

@@ -3,16 +3,17 @@ import pytest
 from spaninfer_engine.errors import EngineError, NoToken
 from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.sampler import Sampler
-from spaninfer_op_reference import log_softmax
+from spaninfer_op_reference import log_softmax, sample
 
 VOCAB = 50
 PROMPT = (3, 7, 3, 9)
 
 
-def sampler_of(*params, **entry):
+def sampler_of(*params, faster=None, logprobs=None, **entry):
     """Return a sampler with requests 0, 1, ... that share a prompt."""
-    sampler = Sampler(VOCAB)
+    sampler = Sampler(VOCAB, faster, logprobs)
     for number, each in enumerate(params):
         sampler.enter(NewSequence(number, PROMPT, SamplingParams(**each), seed=number + 1, **entry))
     return sampler
@@ -154,6 +155,54 @@ def test_a_row_of_nan_fails_its_request_and_no_other(logits):
     assert isinstance(failed[1], EngineError)
     assert tokens[0] == logits[0].argmax()
     assert tokens[3] == logits[3].argmax()
+
+
+def sampling_fails_for(*seeds):
+    """Return a way to sample that breaks where a row with one of the seeds is among its rows."""
+
+    def sample_or_break(logits, rows):
+        if {row.seed for row in rows} & set(seeds):
+            raise OverflowError("no such row")
+        return sample(logits, rows)
+
+    return sample_or_break
+
+
+DRAWS = [{"temperature": 0.8}, {"temperature": 0}, {"top_k": 9}, {"temperature": 1.2}]
+
+
+def test_where_sampling_breaks_by_one_row_the_others_get_their_tokens(logits):
+    expected, _, _ = draw(sampler_of(*DRAWS), logits)
+
+    tokens, _, failed = draw(sampler_of(*DRAWS, faster=sampling_fails_for(3)), logits)
+
+    assert list(failed) == [2]
+    assert isinstance(failed[2], OverflowError)
+    assert tokens[:2] + tokens[3:] == expected[:2] + expected[3:]
+
+
+def test_where_sampling_breaks_by_every_row_the_sampler_is_at_fault(logits):
+    broken = sampler_of(*[{"temperature": 1}] * 4, faster=sampling_fails_for(1, 2, 3, 4))
+
+    with pytest.raises(OverflowError):
+        draw(broken, logits)
+
+
+def test_where_log_probabilities_break_by_one_row_the_others_get_theirs(logits):
+    params = [{"logprobs": 2, "seed": number} for number in range(4)]
+    odd = logits[1].max()
+
+    def report(about, ids, count):
+        if odd in about:
+            raise OverflowError("no such row")
+        return token_logprobs(about, ids, count)
+
+    expected = draw(sampler_of(*params), logits.copy())
+    tokens, logprobs, failed = draw(sampler_of(*params, logprobs=report), logits)
+
+    assert list(failed) == [1]
+    assert tokens == expected[0]
+    assert logprobs == {number: expected[1][number] for number in (0, 2, 3)}
 
 
 def test_a_request_that_left_is_forgotten(logits):

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
-from spaninfer_engine.errors import NoMemory, NoToken
+from spaninfer_engine.errors import NoMemory, NoToken, as_exception
 from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
-from spaninfer_engine.request import Matcher, TokenLogprob
+from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run.masks import all_tokens, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
@@ -129,6 +129,7 @@ class Runner(Resource):
         self._masks: dict[int, Matcher] = {}  # of sequences that the device samples
         self._mask_bits = all_tokens(0, vocab)  # fresh memory takes 0.2 ms of 64 rows to map
         self._failed: set[int] = set()  # sequences that failed and have not left yet
+        self._unfit: dict[int, Exception] = {}  # sequences whose parameters cannot be followed
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
         self._newest: _InFlight | None = None
@@ -227,6 +228,7 @@ class Runner(Resource):
             self._num_logprobs.pop(seq_id, None)
             self._masks.pop(seq_id, None)
             self._failed.discard(seq_id)
+            self._unfit.pop(seq_id, None)
         for sequence in plan.new_sequences:
             self._enter(sequence)
         for update in plan.table_updates:
@@ -234,6 +236,17 @@ class Runner(Resource):
 
     def _enter(self, sequence: NewSequence) -> None:
         self._sequences.enter(sequence)
+        try:
+            self._follow(sequence)
+        except BaseException as error:  # as of a grammar; it fails alone with its first step
+            self._unfit[sequence.seq_id] = as_exception(error)
+            plain = NewSequence(
+                sequence.seq_id, sequence.token_ids, SamplingParams(), sequence.seed
+            )
+            self._follow(plain)
+
+    def _follow(self, sequence: NewSequence) -> None:
+        """Note how the tokens of a sequence are sampled, and where."""
         is_on_host = not self._device.can_sample(sequence)
         if is_on_host:
             self._on_host.add(sequence.seq_id)
@@ -299,8 +312,8 @@ class Runner(Resource):
             try:
                 output_ids = tokens[index][prompt_len:]
                 allowed[row] = self._masks[ids[index]].fill(output_ids, allowed[row])
-            except Exception as error:  # the sequence fails alone
-                step.mask_errors[index] = error
+            except BaseException as error:  # the sequence fails alone, also where a library panics
+                step.mask_errors[index] = as_exception(error)
         step.launched.sample(TokenMasks(slices.astype(np.int32), allowed))
         step.awaits_masks = False
 
@@ -316,13 +329,19 @@ class Runner(Resource):
         if len(batch.host_logits):
             logits = step.launched.logits()
             if not batch.device_reports:
-                prompt_logprobs = self._prompt_logprobs(step, logits)
+                prompt_logprobs = self._prompt_logprobs(step, logits, failed)
             logprobs |= self._sample_on_host(batch, logits, tokens, failed)
         if np.count_nonzero(batch.samples_on_device):
             logprobs |= self._take_samples(step, tokens, failed)
         for index, error in step.unencoded.items():
-            tokens[index] = None
             failed[batch.seq_ids[index]] = error
+        if self._unfit:
+            ids = self._unfit.keys() & set(batch.seq_ids)
+            failed |= {seq_id: self._unfit[seq_id] for seq_id in ids}
+        if failed:
+            for index, seq_id in enumerate(batch.seq_ids):
+                if seq_id in failed:
+                    tokens[index] = None
         self._sequences.write(batch.seq_ids, batch.stops.tolist(), tokens)
         self._failed.update(failed)
         return StepResult(
@@ -401,8 +420,12 @@ class Runner(Resource):
         failed.update(at_fault)
         return logprobs
 
-    def _prompt_logprobs(self, step: _InFlight, logits: Logits) -> dict[int, TokenLogprobs]:
-        """Return the log-probabilities of prompt tokens that follow positions with logits."""
+    def _prompt_logprobs(
+        self, step: _InFlight, logits: Logits, failed: dict[int, Exception]
+    ) -> dict[int, TokenLogprobs]:
+        """Return the log-probabilities of prompt tokens that follow positions with logits; what
+        fails is noted for its sequence.
+        """
         batch, found = step.batch, dict[int, TokenLogprobs]()
         if not batch.has_reported:
             return found
@@ -415,7 +438,10 @@ class Runner(Resource):
             first = step.plan.slices[index].logits_from + 1
             (known,) = self._sequences.known([seq_id], [first + count])
             rows = logits[begin : begin + count]
-            found[seq_id] = self._sampler.prompt_logprobs(seq_id, rows, known[first:])
+            try:
+                found[seq_id] = self._sampler.prompt_logprobs(seq_id, rows, known[first:])
+            except Exception as error:
+                failed[seq_id] = error
         return found
 
     def _reported(self, step: _InFlight) -> dict[int, TokenLogprobs]:

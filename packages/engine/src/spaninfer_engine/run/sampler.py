@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import GREEDY, RowSampling, process, sample
+from spaninfer_op_reference import NoToken as NoTokenInRow
 
-from spaninfer_engine.errors import NoToken
+from spaninfer_engine.errors import NoToken, as_exception
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
@@ -149,11 +150,32 @@ class Sampler:
             for index, (seq_id, position) in enumerate(zip(seq_ids, positions, strict=True))
         ]
         raw, at_fault = self._mask(logits, seq_ids, tokens)
-        chosen, without = self._sample(logits, rows)
-        failed = {row: NoToken(str(error)) for row, error in without.items()} | at_fault
+        try:
+            chosen, without = self._sample(logits, rows)
+        except Exception:  # of one row, or of the sampler
+            chosen, without = self._sample_alone(logits, rows)
+        failed = {row: _no_token(error) for row, error in without.items()} | at_fault
         logprobs = self._logprobs(logits, raw, seq_ids, rows, chosen, failed)
         failures: dict[int, Exception] = {seq_ids[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
+
+    def _sample_alone(
+        self, logits: Logits, rows: Sequence[RowSampling]
+    ) -> tuple[NDArray[np.integer], dict[int, Exception]]:
+        """Sample row by row, and return the errors of those that fail; raises where all of several
+        do: then the sampler is at fault.
+        """
+        chosen, errors = np.zeros(len(rows), np.int64), dict[int, Exception]()
+        for row, sampling in enumerate(rows):
+            try:
+                token_ids, without = self._sample(logits[row : row + 1], [sampling])
+                chosen[row] = token_ids[0]
+                if without:
+                    errors[row] = without[0]
+            except Exception as error:  # the sequence fails alone
+                errors[row] = error
+        _raise_if_common(errors, len(rows))
+        return chosen, errors
 
     def _mask(
         self, logits: Logits, seq_ids: Sequence[int], tokens: Sequence[Ids]
@@ -172,8 +194,8 @@ class Sampler:
             state = self._states[seq_id]
             try:
                 allowed = allowed_by(mask, tokens[index][state.prompt_len :], self._vocab)
-            except Exception as error:  # the sequence fails alone
-                errors[index] = error
+            except BaseException as error:  # the sequence fails alone, also where a library panics
+                errors[index] = as_exception(error)
                 continue
             if state.sampling.logprobs is not None:
                 raw[index] = logits[index].copy()
@@ -187,11 +209,12 @@ class Sampler:
         seq_ids: Sequence[int],
         rows: Sequence[RowSampling],
         chosen: NDArray[np.integer],
-        failed: Mapping[int, Exception],
+        failed: dict[int, Exception],
     ) -> dict[int, TokenLogprob]:
         """Return the log-probabilities of chosen tokens, by request id, where requests want them.
 
-        All rows are reported on at once, with as many most likely tokens as any of them asks for.
+        All rows are reported on at once, with as many most likely tokens as any of them asks for;
+        where that fails one by one, and those that fail alone are added to `failed`.
         """
         asking: dict[int, SamplingParams] = {}
         if self._reported:
@@ -200,21 +223,47 @@ class Sampler:
                     asking[index] = self._states[seq_id].sampling
         if not asking:
             return {}
-        about = logits[list(asking)]
-        for at, (index, params) in enumerate(asking.items()):
-            if params.processed_logprobs:
-                about[at] = process(logits[index], rows[index])
-            elif index in raw:
-                about[at] = raw[index]
-        counts = [params.logprobs or 0 for params in asking.values()]
-        reported = self._report(about, chosen[list(asking)], max(counts))
-        return {
-            seq_ids[index]: replace(entry, top=entry.top[:count])
-            for index, entry, count in zip(asking, reported, counts, strict=True)
-        }
+
+        def report(asking: Mapping[int, SamplingParams]) -> dict[int, TokenLogprob]:
+            about = logits[list(asking)]
+            for at, (index, params) in enumerate(asking.items()):
+                if params.processed_logprobs:
+                    about[at] = process(logits[index], rows[index])
+                elif index in raw:
+                    about[at] = raw[index]
+            counts = [params.logprobs or 0 for params in asking.values()]
+            reported = self._report(about, chosen[list(asking)], max(counts))
+            return {
+                seq_ids[index]: replace(entry, top=entry.top[:count])
+                for index, entry, count in zip(asking, reported, counts, strict=True)
+            }
+
+        try:
+            return report(asking)
+        except Exception:  # of one row, or of the report
+            found, errors = dict[int, TokenLogprob](), dict[int, Exception]()
+        for index, params in asking.items():
+            try:
+                found |= report({index: params})
+            except Exception as error:  # the sequence fails alone
+                errors[index] = error
+        _raise_if_common(errors, len(asking))
+        failed.update(errors)
+        return found
 
     def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""
         count = self._states[seq_id].sampling.prompt_logprobs
         assert count is not None, "prompt rows are computed for those who ask"
         return self._report(logits, next_ids, count)
+
+
+def _no_token(error: Exception) -> Exception:
+    """Return an error of a row as the engine's, where it is one of the definition's."""
+    return NoToken(str(error)) if isinstance(error, NoTokenInRow) else error
+
+
+def _raise_if_common(errors: Mapping[int, Exception], num_rows: int) -> None:
+    """Raise where every one of several rows fails: what they share is at fault."""
+    if len(errors) == num_rows > 1:
+        raise next(iter(errors.values()))
