@@ -1,5 +1,6 @@
 """The program as a shell starts it: what it says when its output, its memory or its threads end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +94,22 @@ def test_more_memory_than_the_machine_has_is_refused(refusal):
 )
 def test_a_home_that_nobody_knows_is_one_sentence(refusal, command):
     assert refusal(*command).startswith("error: ")
+
+
+def test_a_server_runs_no_code_of_the_folder_that_it_is_started_in(tmp_path):
+    for name in ("typer", "fastapi", "numpy", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('code of a model')")
+
+    command = [sys.executable, "-P", "-c", MAIN, "serve", "no/such/model", "--port", "0"]
+    ran = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+    assert ran.returncode == 2
+    assert "code of a model" not in ran.stderr
+    assert "no/such/model" in ran.stderr

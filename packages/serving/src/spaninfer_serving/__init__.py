@@ -9,16 +9,29 @@ if TYPE_CHECKING:
     from spaninfer_serving.in_thread import serve_in_thread
     from spaninfer_serving.server import bind, serve
     from spaninfer_serving.settings import Settings
+    from spaninfer_serving.supervised import Supervised
+    from spaninfer_serving.supervisor import supervise
 
-__all__ = ["Settings", "api_server_processes", "bind", "create_app", "serve", "serve_in_thread"]
+__all__ = [
+    "Settings",
+    "Supervised",
+    "api_server_processes",
+    "bind",
+    "create_app",
+    "serve",
+    "serve_in_thread",
+    "supervise",
+]
 
 _HOMES = {
     "Settings": "settings",
+    "Supervised": "supervised",
     "api_server_processes": "api_server.processes",
     "bind": "server",
     "create_app": "app",
     "serve": "server",
     "serve_in_thread": "in_thread",
+    "supervise": "supervisor",
 }
 
 

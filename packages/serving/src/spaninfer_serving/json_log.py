@@ -11,6 +11,13 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that a task answers."""
 
 
+def json_line(level: str, logger: str, message: str) -> str:
+    """Return a line of the log as an object."""
+    record = logging.LogRecord(logger, 0, "", 0, message, None, None)
+    record.levelname = level.upper()
+    return JsonFormatter().format(record)
+
+
 class JsonFormatter(logging.Formatter):
     """Makes an object of a record; what a record has as `fields` are members of it."""
 

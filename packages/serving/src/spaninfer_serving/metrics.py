@@ -25,9 +25,12 @@ NAMES = "spaninfer_"
 class Metrics:
     """The figures of one server in Prometheus' format."""
 
-    def __init__(self, figures: Figures, *, vllm_names: bool = False) -> None:
+    def __init__(
+        self, figures: Figures, *, vllm_names: bool = False, engine_restarts: int = 0
+    ) -> None:
         """`vllm_names`: say everything that vLLM has a name for under that, too."""
         self._figures, self._has_vllm_names = figures, vllm_names
+        self._engine_restarts = engine_restarts
         self.count_response = figures.count_response
 
     def note_texts(self, lengths: Sequence[int], queued_s: float, lasted_s: float) -> None:
@@ -75,6 +78,11 @@ class Metrics:
             limits = [*map(floatToGoString, bounds), "+Inf"]
             buckets = list(zip(limits, accumulate(counts), strict=True))
             yield HistogramMetricFamily(NAMES + name, text, buckets, total)
+        yield CounterMetricFamily(
+            f"{NAMES}engine_restarts",
+            "Processes of the engine that were started because the one before had ended badly",
+            value=self._engine_restarts,
+        )
         responses = CounterMetricFamily(
             f"{NAMES}http_responses",
             "Requests by HTTP status; 499: the client left first",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ SWITCH_S = 0.5e-3
 
 _IS_WINDOWS = sys.platform == "win32"  # whose event loop does not watch sockets: it accepts itself
 
+FAILED_S = 2  # until a server ends whose engine has failed: its clients have their errors
 QUEUE = 2048  # connections that the system holds until they are accepted
 
 
@@ -60,7 +62,8 @@ def serve(
     listener: socket.socket | None = None,
     processes: ApiServerProcesses | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; calls `ready` with the base URL once requests are answered.
+    """Serve until SIGINT or SIGTERM, or until the engine is over; calls `ready` with the base URL
+    once requests are answered.
 
     After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
     and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
@@ -82,7 +85,9 @@ def serve(
 
         ApiServers(engine, settings, listener, processes).run(lambda: ready(url))
     else:
-        Server(engine, settings, lambda: ready(url)).run(sockets=[listener])
+        server = Server(engine, settings, lambda: ready(url))
+        server.end_with(engine)
+        server.run(sockets=[listener])
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -199,6 +204,16 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, and stop at the second."""
         self.drain()
+
+    def end_with(self, engine: Engine) -> None:
+        """End when an engine is over; what it has answered is sent first, if it is read soon."""
+
+        def watch() -> None:
+            engine.wait_over()
+            self.config.timeout_graceful_shutdown = FAILED_S
+            self._service.draining = self.should_exit = True
+
+        Thread(target=watch, name="engine-watch", daemon=True).start()
 
     def drain(self) -> None:
         """Finish what runs and end; called a second time, at once."""

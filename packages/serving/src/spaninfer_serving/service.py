@@ -92,7 +92,11 @@ class Service:
         return cls(
             client,
             settings,
-            Metrics(figures or Figures.own(), vllm_names=settings.metrics_names == "both"),
+            Metrics(
+                figures or Figures.own(),
+                vllm_names=settings.metrics_names == "both",
+                engine_restarts=settings.engine_restarts,
+            ),
             ParsePool(settings.num_places(front.resolved)),
             MediaInputs(front, settings),
             traits_of(front.template, front.tokenizer, settings.tool_parser),

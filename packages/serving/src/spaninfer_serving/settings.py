@@ -79,6 +79,7 @@ class Settings:
     media_hosts: tuple[str, ...] = ()  # from these alone; empty: from all
     media_workers: int = 2  # processes that decode
     max_media: int = 64  # images, videos and clips of a request
+    engine_restarts: int = 0  # of the engine's process before this one, for /metrics
     api_servers: int = 0  # processes beside the engine's that answer requests; 0: it does
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -20,10 +21,24 @@ NO_THREAD = "no thread can be started: too little memory, or too many processes 
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it without a word, wherever it is."""
+    """Run the command line. Ctrl-C ends it without a word, wherever it is.
+
+    What serves is a process below this one, which starts another one after a crash.
+    """
+    if sys.argv[1:2] == ["serve"] and sys.platform != "win32":
+        from spaninfer_serving import supervise  # imports little itself
+
+        # -P: the folder that it is started in may be a model's, and code in there is nobody's.
+        program = [sys.executable, "-P", "-m", "spaninfer.engine_process"]
+        sys.exit(supervise(lambda control: [*program, control, *sys.argv[1:]]))
+    run(sys.argv[1:])
+
+
+def run(arguments: Sequence[str], control: int | None = None) -> None:
+    """Run the command line in this process, for the supervisor behind a file if there is one."""
     swallowed = Swallowed()
     try:
-        _run()
+        _run(arguments, control)
     except Exception:
         if swallowed.again is None:
             raise
@@ -31,7 +46,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _run() -> None:
+def _run(arguments: Sequence[str], control: int | None) -> None:
     """Run the command line; errors of the machine are a sentence."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # models write what code pages of Windows lack
@@ -39,7 +54,7 @@ def _run() -> None:
     try:
         try:
             app = _command_line()
-            app()
+            app(list(arguments), obj=control)
         finally:
             sys.stdout.flush()  # what fails here would fail when Python ends, with a traceback
     except KeyboardInterrupt:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -84,6 +83,7 @@ def main(
 @app.command()
 @spread
 def serve(
+    context: typer.Context,
     model: options.Model = "demo",
     *,
     listening: serve_options.Listening,
@@ -142,11 +142,14 @@ def serve(
         if threads is not None:
             keep_to(threads)  # before the first process is started
         # FastAPI with it: as much as all other commands take
-        from spaninfer_serving import api_server_processes, bind
+        from spaninfer_serving import Supervised, api_server_processes, bind
         from spaninfer_serving import serve as serve_until_signal
 
+        supervised = None if context.obj is None else Supervised(context.obj)
+        if supervised is not None:
+            settings = replace(settings, engine_restarts=supervised.num_restarts)
         with (
-            bind(settings) as listener,
+            (bind if supervised is None else supervised.bind)(settings) as listener,
             api_server_processes(settings, listener) as processes,
             _ended(Engine(_loaded(config, None))) as engine,
         ):
@@ -154,7 +157,12 @@ def serve(
             show.decisions(resolved)
             show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
             show.note(described_processes(settings.api_servers))
-            ready = partial(show.addresses, engine=engine, settings=settings)
+
+            def ready(url: str) -> None:
+                show.addresses(url, engine=engine, settings=settings)
+                if supervised is not None:
+                    supervised.note_ready()
+
             serve_until_signal(engine, settings, ready, listener, processes)
 
 

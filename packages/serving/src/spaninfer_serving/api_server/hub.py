@@ -65,12 +65,15 @@ class ApiServers:
         self._batcher = TextBatcher(engine)
         self._seats: dict[int, Seat] = {}  # by the row of the process
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._is_draining = self._has_started = self._has_lost_one = False
+        self._is_draining = self._has_started = self._has_lost_one = self._is_left = False
         self._changed = asyncio.Event()
         self._started = processes or ApiServerProcesses(settings, listener)  # closed by `run`
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until SIGINT or SIGTERM, or `drain`; calls `ready` when all of them answer."""
+        """Serve until SIGINT or SIGTERM, `drain`, or the engine's end.
+
+        Calls `ready` when all of them answer.
+        """
         asyncio.run(self._run(ready))
 
     async def _run(self, ready: Callable[[], None]) -> None:
@@ -79,6 +82,7 @@ class ApiServers:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self.drain)
+        threading.Thread(target=self._watch_engine, name="engine-watch", daemon=True).start()
         rows = range(self._settings.api_servers)
         lives = [asyncio.ensure_future(self._live(row)) for row in rows]
         try:
@@ -89,8 +93,9 @@ class ApiServers:
         finally:
             for life in lives:
                 life.cancel()
-            for process in self._processes.values():
-                process.kill()
+            if not self._is_left:
+                for process in self._processes.values():
+                    process.kill()
             self._listener.close()
             self._started.close()
 
@@ -100,6 +105,20 @@ class ApiServers:
         self._listener.close()  # the others have it, and close it as well
         for seat in self._seats.values():
             seat.link.send(Drain())
+        self._changed.set()
+
+    def _watch_engine(self) -> None:
+        self._engine.wait_over()
+        with suppress(RuntimeError):  # the loop is closed: the API servers have ended before
+            self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        """Leave the API servers to themselves: the engine is over. They send what they have been
+        told, or else that it is, and end.
+        """
+        self._is_draining = self._is_left = True
+        for seat in self._seats.values():
+            seat.link.end_soon()
         self._changed.set()
 
     def drain_soon(self) -> None:
@@ -176,8 +195,9 @@ class ApiServers:
             await self._end_of(over)
         finally:
             waiting.cancel()
-            process.kill()  # a link that has ended is not mended
-            await asyncio.to_thread(process.wait)
+            if not self._is_left:
+                process.kill()  # a link that has ended is not mended
+                await asyncio.to_thread(process.wait)
 
     async def _end_of(self, over: asyncio.Event) -> None:
         """Wait until a link has ended; in vain no longer than a drain may take."""

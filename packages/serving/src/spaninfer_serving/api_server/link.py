@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<Q")
 READ_BYTES = 1 << 18
+END_S, LOOK_S = 2.0, 0.01  # of a link that is to end: at the latest, and between two looks
 FRAMES_AT_ONCE = 64  # in one call of the system, which takes at most 1,024
 
 
@@ -46,6 +48,7 @@ class Link:
         self._num_unsent = 0  # bytes
         self._is_full = False  # the socket, which is watched then
         self.is_closed = False
+        self._ends_s = inf  # when it ends whatever is unsent
 
     def open(self) -> None:
         """Begin to read, in the running loop."""
@@ -93,6 +96,17 @@ class Link:
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         self._ended()
+
+    def end_soon(self) -> None:
+        """End the link when what was sent is on its way, or after a while; called in the loop."""
+        assert self._loop is not None, "it was opened"
+        self.flush()
+        if not self._num_unsent or self._loop.time() > self._ends_s:
+            self.close()
+            return
+        if self._ends_s == inf:
+            self._ends_s = self._loop.time() + END_S
+        self._loop.call_later(LOOK_S, self.end_soon)
 
     def _call(self, function: Callable[[], None]) -> None:
         assert self._loop is not None, "it was opened"

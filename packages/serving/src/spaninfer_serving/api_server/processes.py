@@ -49,7 +49,8 @@ class ApiServerProcesses:
         with theirs:
             files = (self._listener.fileno(), theirs.fileno(), self._figures.fileno())
             process = subprocess.Popen(
-                [sys.executable, "-m", "spaninfer_serving.api_server", *map(str, files)],
+                # -P: no code of the folder that the server was started in, which may be a model's.
+                [sys.executable, "-P", "-m", "spaninfer_serving.api_server", *map(str, files)],
                 pass_fds=files,
                 stdin=subprocess.DEVNULL,
                 # A terminal's Ctrl-C is for this process alone. Not in a session of its own: that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from spaninfer_engine import EngineState
+from spaninfer_engine import EngineClosed, EngineState
 
 from spaninfer_serving.service import service_of
 
@@ -16,7 +16,10 @@ router = APIRouter()
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
     """Say whether a restart would not help: 503 after the engine failed."""
-    stats = await service_of(request).client.stats()
+    try:
+        stats = await service_of(request).client.stats()
+    except EngineClosed:  # its process is gone, and this one ends: another one is on its way
+        return JSONResponse({"status": "the engine is started anew"})
     if stats.state is EngineState.FAILED:
         return JSONResponse({"status": "the engine has failed"}, status_code=503)
     return JSONResponse({"status": "live"})

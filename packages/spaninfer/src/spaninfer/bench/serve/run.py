@@ -71,17 +71,18 @@ def _window(
     target = Target(host, port)
     with crowd(target, workload) as sending:
         sleep(SETTLED_S * max(1.0, workload.num_clients / 256))
-        tokens, servers = _tokens(target), process_usage.children(process.pid)
+        [engine] = process_usage.children(process.pid) or [process.pid]  # not the supervisor
+        tokens, servers = _tokens(target), process_usage.children(engine)
         sending.begin()
         begin_s = perf_counter()
         engine_s, servers_s = (
-            process_usage.cpu_s(process.pid),
+            process_usage.cpu_s(engine),
             sum(map(process_usage.cpu_s, servers)),
         )
         sleep(seconds)
         seen, own_s = sending.end()
         took_s = perf_counter() - begin_s
-        engine_s = process_usage.cpu_s(process.pid) - engine_s
+        engine_s = process_usage.cpu_s(engine) - engine_s
         servers_s = sum(map(process_usage.cpu_s, servers)) - servers_s
         tokens = _tokens(target) - tokens
     return Window(
