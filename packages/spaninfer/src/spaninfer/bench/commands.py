@@ -30,7 +30,8 @@ from spaninfer.bench.server_process import server_process
 from spaninfer.bench.shapes import SHAPES, folder_of
 from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.client import Target
-from spaninfer.bench.soak.rounds import records
+from spaninfer.bench.soak.faults import FAULTS
+from spaninfer.bench.soak.rounds import records, verdict
 from spaninfer.bench.soak.run import measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.structured import measure_structured, schemas_in
@@ -188,14 +189,21 @@ def bench_soak(
         int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
     ] = 3,
     only: Only = None,
+    faults: Annotated[
+        bool,
+        typer.Option("--faults", help="Send what is at fault as well, and kill its processes."),
+    ] = False,
     api_server_count: options.ApiServerCount = None,
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
 ) -> None:
-    """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left."""
+    """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left.
+
+    Exits with 1 where a request was lost, or spans are.
+    """
     with show.errors_as_sentences():
-        names = chosen(only, tuple(ATTACKS))
+        names = chosen(only, (*ATTACKS, *FAULTS) if faults else tuple(ATTACKS))
         if threads is not None:
             keep_to(threads)
         api_servers = num_api_servers(api_server_count)
@@ -207,6 +215,10 @@ def bench_soak(
         place = circumstances(_device_of(compute))
         for record in records(found, about):
             typer.echo(json.dumps(record | place))
+        said = verdict(found)
+        show.note(str(said))
+        if not said.is_good:
+            raise typer.Exit(1)
 
 
 @app.command("structured")

@@ -5,7 +5,7 @@ from spaninfer.bench.compare import compare
 from spaninfer.bench.records import circumstances, read
 from spaninfer.bench.soak.client import Tally
 from spaninfer.bench.soak.ordinary import Waits
-from spaninfer.bench.soak.rounds import Phase, Round, records
+from spaninfer.bench.soak.rounds import Phase, Round, records, verdict
 
 
 def phase(first_s, *, answered=10, attacks=None, peak_mib=300.0, own=True):
@@ -83,3 +83,20 @@ def test_a_soak_can_be_compared_with_another(tmp_path):
     gains = {pair.after["what"]: pair.gain for pair in found.pairs if pair.after["unit"] == "ms"}
     own = "first token, client without a CPU"
     assert gains == {"first token": 2.0, "whole answer": 2.0, own: 2.0}
+
+
+def test_a_soak_is_summed_up_over_clients_and_attackers():
+    attacks = {"bursts": Tally(20, Counter({"200": 15, "429": 4, "lost": 1})).summary()}
+    rounds = [
+        Round(phase(0.1), phase(0.2, attacks=attacks), {"spans": 1.0, "running": 0.0}, rss)
+        for rss in (310.0, 312.5)
+    ]
+
+    found = verdict(rounds)
+
+    assert str(found) == (
+        "requests: 80 sent, 70 answered, 8 refused, 0 failed, 0 cut, 2 lost, 0 left; "
+        "spans leaked: 2; memory grew by 2.5 MiB"
+    )
+    assert not found.is_good
+    assert verdict([Round(phase(0.1), phase(0.2), {"spans": 0.0}, None)]).is_good

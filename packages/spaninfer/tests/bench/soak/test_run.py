@@ -41,11 +41,12 @@ def test_all_processes_of_a_server_are_counted_and_one_that_is_lost_is_told(monk
     async def then_look(target, seconds):
         waits = await ordinary_clients(target, seconds)
         [server] = [pid for pid in process_usage.children(os.getpid()) if b"serve" in words(pid)]
-        [below] = process_usage.children(server)
-        phases.append([process_usage.rss_mib(pid, "VmHWM") for pid in (server, below)])
+        [engine] = process_usage.children(server)
+        [below] = process_usage.children(engine)
+        phases.append([process_usage.rss_mib(pid, "VmHWM") for pid in (server, engine, below)])
         if len(phases) == 3:  # of the first use, alone, attacked
             os.kill(below, signal.SIGKILL)
-            while process_usage.children(server) in ([], [below]):
+            while process_usage.children(engine) in ([], [below]):
                 await asyncio.sleep(0.1)
         return waits
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from spaninfer.bench.soak.attacks import ATTACKS, Attacker, repeated
 from spaninfer.bench.soak.client import Tally, Target
+from spaninfer.bench.soak.faults import FAULTS
 
 LOWEST = 19  # nice
 
@@ -54,9 +55,13 @@ class Attackers:
 
 
 @contextmanager
-def attackers(host: str, port: int, key: str, names: Iterable[str]) -> Iterator[Attackers]:
+def attackers(
+    server_pid: int, host: str, port: int, key: str, names: Iterable[str]
+) -> Iterator[Attackers]:
     """Start the process that attacks a server in the ways of `names`; it waits for `begin`."""
-    asked = json.dumps({"host": host, "port": port, "key": key, "names": sorted(names)})
+    asked = json.dumps(
+        {"pid": server_pid, "host": host, "port": port, "key": key, "names": sorted(names)}
+    )
     command = [sys.executable, "-m", "spaninfer.bench.soak.attackers", asked]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
@@ -74,13 +79,14 @@ def give_way() -> None:
         os.nice(LOWEST)
 
 
-async def _attack(host: str, port: int, key: str, names: list[str]) -> None:
-    attacker = Attacker(Target(host, port), Target(host, port, key))
+async def _attack(pid: int, host: str, port: int, key: str, names: list[str]) -> None:
+    attacker = Attacker(Target(host, port), Target(host, port, key), pid)
+    ways = {**ATTACKS, **FAULTS}
     while await _line() == "begin":
         begin_s = time.process_time()
         tallies = {name: Tally() for name in names}
         attacks = [
-            asyncio.ensure_future(repeated(ATTACKS[name], attacker, tally))
+            asyncio.ensure_future(repeated(ways[name], attacker, tally))
             for name, tally in tallies.items()
         ]
         await _line()

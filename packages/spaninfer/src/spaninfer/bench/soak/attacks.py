@@ -17,10 +17,11 @@ BETWEEN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """Somebody without a key, and somebody with one."""
+    """Somebody without a key, and somebody with one, who can kill the server's processes."""
 
     stranger: Target
     member: Target
+    server_pid: int
 
 
 Attack = Callable[[Attacker, Tally], Awaitable[None]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spaninfer.bench.records import summary
+from spaninfer.bench.soak.client import LOST
 from spaninfer.bench.soak.ordinary import Waits, percentile
 
 PERCENTILES: Final = {"p50": 50.0, "p99": 99.0}
@@ -36,6 +37,40 @@ class Round:
     attacked: Phase
     held: Mapping[str, float]
     rss_mib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a soak comes to, over all rounds, ordinary clients and attackers."""
+
+    requests: Mapping[str, float]
+    leaked_spans: float
+    growth_mib: float | None  # of the server's memory, between the ends of the first and last round
+
+    @property
+    def is_good(self) -> bool:
+        """True if nobody waited in vain, and no span is lost."""
+        return not self.requests[LOST] and not self.leaked_spans
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        counts = ", ".join(f"{count:,.0f} {name}" for name, count in self.requests.items())
+        memory = "" if self.growth_mib is None else f"; memory grew by {self.growth_mib:g} MiB"
+        return f"requests: {counts}; spans leaked: {self.leaked_spans:g}{memory}"
+
+
+def verdict(rounds: Sequence[Round]) -> Verdict:
+    """Return what rounds come to."""
+    phases = [phase for each in rounds for phase in (each.alone, each.attacked)]
+    told = [phase.waits.tally.summary() for phase in phases]
+    told += [dict(counts) for phase in phases for counts in phase.attacks.values()]
+    rss = [each.rss_mib for each in rounds]
+    first, last = rss[0], rss[-1] if len(rounds) > 1 else None
+    return Verdict(
+        _sum(told),
+        sum(each.held["spans"] for each in rounds),
+        None if first is None or last is None else round(last - first, 1),
+    )
 
 
 def records(rounds: Sequence[Round], about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spaninfer.bench import process_usage
@@ -41,7 +41,7 @@ def measure_soak(
             host,
             port,
         ),
-        attackers(host, port, keys[1], names) as attacking,
+        attackers(process.pid, host, port, keys[1], names) as attacking,
     ):
         soak = _Soak(process.pid, Target(host, port, keys[0]), attacking, note)
         return asyncio.run(soak.rounds(num_rounds, alone_s / num_rounds, seconds / num_rounds))
@@ -71,7 +71,7 @@ class _Soak:
         return Round(alone, attacked, held, self._memory_mib("VmRSS"))
 
     async def _phase(self, seconds: float, attacking: Attackers | None) -> Phase:
-        begin_s, server_s, own_s = time.perf_counter(), self._server_s(), time.process_time()
+        begin_s, server_s, own_s = time.perf_counter(), self._servers_s(), time.process_time()
         busy_s = process_usage.busy_cpus_s()
         if attacking is not None:
             attacking.begin()
@@ -79,7 +79,7 @@ class _Soak:
         took_s = time.perf_counter() - begin_s
         # Before the attackers end: that may take them a while, in which they are not attackers.
         cpus = {
-            "server": (self._server_s() - server_s) / took_s,
+            "server": _more(self._servers_s(), server_s) / took_s,
             "clients": (time.process_time() - own_s) / took_s,
         }
         whole_s = process_usage.busy_cpus_s()
@@ -91,8 +91,9 @@ class _Soak:
             cpus["others"] = max((whole_s - busy_s) / took_s - sum(cpus.values()), 0.0)
         return Phase(took_s, waits, cpus, did.requests, self._memory_mib("VmHWM"))
 
-    def _server_s(self) -> float:
-        return sum(map(process_usage.cpu_s, self._processes))
+    def _servers_s(self) -> dict[int, float]:
+        """Return the CPU time of each process."""
+        return {pid: process_usage.cpu_s(pid) for pid in process_usage.tree(self._pid)}
 
     def _memory_mib(self, name: str) -> float | None:
         """Return the sum over the processes: libraries that they share count for each."""
@@ -123,3 +124,8 @@ class _Soak:
                 break
             await asyncio.sleep(LOOK_S)
         return found
+
+
+def _more(after: Mapping[int, float], before: Mapping[int, float]) -> float:
+    """Return the CPU time that processes took, but for that of those which have ended meanwhile."""
+    return sum(each_s - before.get(pid, 0.0) for pid, each_s in after.items())
