@@ -349,6 +349,31 @@ def test_what_was_there_before_and_the_new_rows_merge_into_all_keys(on_gpu, form
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("format", [Format.FLOAT16, Format.INT8], ids=lambda it: it.label)
+@pytest.mark.parametrize("sizes", [(128, 128), (192, 128)])
+def test_what_is_not_causal_sees_every_key_in_front_of_its_slice(on_gpu, format, sizes, splits):
+    slices = [(300, 1000), (40, 2040), (9, 89), (1, 65)]
+    key_size, value_size = sizes
+    options = dict(heads=8, key_size=key_size, value_size=value_size, dtype="float16")
+    case = Case(slices, format=format, **options)
+
+    out, lse = map(on_gpu.get, case.before().run(on_gpu.put, lse=True, splits=splits, causal=False))
+
+    case.keys_before().check(out)
+    case.keys_before().check_lse(lse)
+
+
+@pytest.mark.gpu
+def test_a_window_is_refused_where_attention_is_not_causal(on_gpu):
+    case = Case([(4, 40)], window=8)
+
+    with pytest.raises(ShapeError, match="window is 8"):
+        case.run(on_gpu.put, causal=False)
+
+
+@pytest.mark.gpu
 def test_rows_outside_of_the_slices_are_left_alone(on_gpu):
     case = Case([(5, 9), (40, 40)])
     case.bounds = case.bounds + 2
@@ -553,6 +578,18 @@ class Case:
         part.bounds = np.arange(len(self.query) + 1, dtype=np.int32)
         part.rows = np.repeat(self.rows, counts)
         part.lengths = np.repeat(self.lengths - counts, counts)
+        part.kept = [
+            tuple(array[:before] for array in kept)
+            for kept, before, count in zip(self.kept, self.lengths - counts, counts, strict=True)
+            for _ in range(count)
+        ]
+        return part
+
+    def before(self):
+        """Return a case of the same slices whose rows see all keys in front of their own slice."""
+        part = object.__new__(Case)
+        part.__dict__.update(self.__dict__)
+        part.lengths = self.lengths - np.diff(self.bounds)
         return part
 
     def own_keys(self):
@@ -572,7 +609,7 @@ class Case:
         """[T]: how far rows stand behind the last key in front of their slice."""
         return np.concatenate([np.arange(1, count + 1) for count in np.diff(self.bounds)])
 
-    def run(self, put, out=None, splits=False, lse=False):
+    def run(self, put, out=None, splits=False, lse=False, causal=True):
         """Return the attention of the case."""
         query = put(self.query)  # which may be a part of it
         attention = BatchPrefill(
@@ -581,6 +618,7 @@ class Case:
             dtype=self.query.dtype if isinstance(self.query, np.ndarray) else "float16",
             splits=splits,
             lse=lse,
+            causal=causal,
         )
         attention.plan(
             put(self.bounds),

@@ -153,12 +153,13 @@ class Case:
         return on_gpu.get(out)
 
     def check(self, actual):
-        expected, limit = self.expected(), tolerance(np.dtype(self.dtype).name)
-        for first, last in pairwise(self.starts.tolist()):  # means of many values are small
-            part = slice(first, last)
-            if first == last:
-                continue
-            assert relative_error(actual[part].astype(np.float64), expected[part]) < limit
+        """Compare each head of a row, on its own scale: means of many values are small, and next to
+        those of a row that sees few keys the rounding of the result alone would be an error.
+        """
+        expected = self.expected()
+        scale = np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
+        limit = tolerance(np.dtype(self.dtype).name)
+        assert relative_error(actual.astype(np.float64) / scale, expected / scale) < limit
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from cases import ALL, NUM_DRAWN, ONCE, Case, Golden, Logits
 from noise import DENSE, ROUTED, rms, typical
 from oracle import deviation, tolerance_of
 from spaninfer_engine import Completion, Engine, SamplingParams
-from spaninfer_engine.backends.cuda import latent
+from spaninfer_engine.backends.cuda import latent_keys
 from wide import WIDE
 
 pytestmark = pytest.mark.gpu
@@ -146,8 +146,11 @@ def test_prompts_over_latents_may_read_new_tokens_by_keys_and_values(
     rounded: Callable[[str, str], Rounded],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As those of many tokens do: what was cached before is read absorbed, and merged."""
-    monkeypatch.setattr(latent, "MANY_TOKENS", 2)
+    """As those of many tokens do; what was cached before is read so as well, in chunks, and what
+    short prompts and decodes find cached absorbed.
+    """
+    monkeypatch.setattr(latent_keys, "MANY_TOKENS", 2)
+    monkeypatch.setattr(latent_keys, "CHUNK_TOKENS", 64)
     case, oracle = load("wide deepseek_v3"), rounded("wide deepseek_v3", "bfloat16")
     runner = case.model.on("cuda bfloat16", 2 * case.num_spans, KERNEL_SPAN_LEN)
     whole = len(oracle.token_ids)

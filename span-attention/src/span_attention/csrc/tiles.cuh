@@ -4,8 +4,9 @@
 // m / pack and head m % pack, so that a block of keys serves all of them.
 //
 // kRagged: a slice is a whole sequence in contiguous arrays, each row of which sees others up to
-// `ahead` positions ahead of it; else attention is causal, over spans, and `ahead` is 0. A `window`
-// counts what a row sees back from the last of these, where all of it is there; 0: everything.
+// `ahead` positions ahead of it; else attention is over spans, causal, or every row of a tile sees
+// the same keys, and `ahead` is 0. A `window` counts what a row sees back from the last of these,
+// where all of it is there; 0: everything.
 
 constexpr int kEverywhere = 0x7fffffff;  // a last key behind all that rows see
 
@@ -30,6 +31,7 @@ struct TileOf {
   int slice;      // number of the slice; kRagged: the row of its first key
   int row;        // first row, counted over the whole step
   int num_rows;
+  int steps;      // how much further each row sees than the one before: 1, or 0 where not causal
   int position;   // the last that the first row sees, if it is there
   int first_key;  // first_key .. last_key: the keys that any row sees
   int last_key;
@@ -39,7 +41,8 @@ struct TileOf {
     const int4 tile = slices.tile(number);
     slice = tile.x;
     row = tile.y;
-    num_rows = tile.z;
+    steps = kRagged || tile.z > 0;
+    num_rows = abs(tile.z);
     position = kRagged ? row - slice + ahead : tile.w;
     last_key = kRagged ? min(tile.w, last_position()) : last_position();
     first_key = window ? max(0, position - window + 1) : 0;
@@ -48,9 +51,9 @@ struct TileOf {
   // The last position that a row sees, if it is there. Rows past the last one see what it sees, so
   // that no block is empty for them.
   __device__ __forceinline__ int position_of(int row) const {
-    return position + min(row, num_rows - 1);
+    return position + steps * min(row, num_rows - 1);
   }
-  __device__ __forceinline__ int last_position() const { return position + num_rows - 1; }
+  __device__ __forceinline__ int last_position() const { return position_of(num_rows); }
 
   // True if every row sees all of the keys first .. first + count - 1.
   __device__ __forceinline__ bool sees_all(int first, int count, int window) const {

@@ -48,14 +48,15 @@ class _Step(NamedTuple):
 
 
 class BatchPrefill:
-    """Causal attention of new tokens of several sequences: planned once per step, run per layer.
+    """Attention of new tokens of several sequences: planned once per step, run per layer.
 
     Slices of any length may meet: prompts, chunks of them, single tokens. `num_heads` query heads
     read spans of this layout; `dtype` is the element type of queries and results, float16 or
-    bfloat16, and that of the spans where these hold floats. With `splits`, few rows of a long
-    context are shared among all multiprocessors where the kernel can; a row's last bits then depend
-    on the rest of the step; without it, they do not. With `lse`, runs also give log-sum-exps
-    (span_attention/lse.py).
+    bfloat16, and that of the spans where these hold floats. Attention is causal, unless `causal` is
+    False: then each query sees all seq_lens[r] keys, such as a part of what was cached before its
+    slice. With `splits`, few rows of a long context are shared among all multiprocessors where the
+    kernel can; a row's last bits then depend on the rest of the step; without it, they do not. With
+    `lse`, runs also give log-sum-exps (span_attention/lse.py).
 
     Nothing is compiled before the first plan. Plan and workspace are kept as long as a step has as
     many tokens and slices, so that runs that were captured into a CUDA graph read each new plan;
@@ -70,8 +71,10 @@ class BatchPrefill:
         dtype: object,
         splits: bool = False,
         lse: bool = False,
+        causal: bool = True,
     ) -> None:
         self._layout, self._num_heads, self._splits = layout, num_heads, splits
+        self._causal = causal
         self._options = PrefillOptions(numpy_dtype(dtype).name, lse)
         self._memory: tuple[Any, ...] = ()
         self._step: _Step | None = None
@@ -98,8 +101,11 @@ class BatchPrefill:
         caller must ensure it.
 
         Runs read arrays and plan before they wait for the previous kernel: tables and rows must be
-        complete when the step is planned, and must not change until its runs have finished.
+        complete when the step is planned, and must not change until its runs have finished. Raises
+        ShapeError for a window where attention is not causal.
         """
+        if window and not self._causal:
+            raise ShapeError(f"window is {window}; attention that is not causal takes none")
         given = (query_start_loc, seq_lens, span_tables, table_rows)
         (starts_at, starts), (lens_at, lens) = (
             inspect_array(query_start_loc),
@@ -129,7 +135,9 @@ class BatchPrefill:
             held=given,
         )
         if division.num_rows and division.slices:
-            arguments = prepared.plan_arguments(plan, starts_at, lens_at, window or 0, division)
+            arguments = prepared.plan_arguments(
+                plan, starts_at, lens_at, division, window=window or 0, causal=self._causal
+            )
             prepared.plan(handle, arguments)
 
     def run(

@@ -19,6 +19,7 @@ class PlanArguments(NamedTuple):
     window: Int32
     packs: Int32
     most_sharers: Int32
+    causal: Int32
 
 
 class GeneralArguments(NamedTuple):

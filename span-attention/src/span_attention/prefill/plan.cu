@@ -2,11 +2,13 @@
 // step for every layer.
 //
 // Slice r is the rows bounds[r] .. bounds[r + 1] of a step; its last row stands at position
-// lengths[r] - 1. A slice of length 0 is padding. A tile is `tile_rows` rows of one slice, and its
-// cost the blocks of `key_block` keys that its rows see.
+// lengths[r] - 1, or all of them see lengths[r] keys where attention is not causal. A slice of
+// length 0 is padding. A tile is `tile_rows` rows of one slice, and its cost the blocks of
+// `key_block` keys that its rows see.
 //
 //   plan   0 num_tiles | 1 parts | 4 counters[most_sharers] | ends[R] | from a multiple of 4 on
 //          tiles[num_tiles]: (slice, first row of the step, number of rows, position of the first)
+//          not causal: (slice, first row of the step, minus the number of rows, last key)
 //          RAGGED: (first row of the sequence, first row, number of rows, last key)
 //
 // A task is a tile times one of `packs` groups of heads. Where all tasks together need no more than
@@ -59,7 +61,8 @@ __device__ __forceinline__ int slice_of(const int* ends, int slices, int tile) {
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     prefill_plan(int* plan, const int* query_start_loc, const int* seq_lens, int slices,
-                 int tile_rows, int key_block, int window, int packs, int most_sharers) {
+                 int tile_rows, int key_block, int window, int packs, int most_sharers,
+                 int causal) {
   __shared__ int counts[kBuckets];
   __shared__ int most_keys, longest;
   int* const ends = plan + kHeader + most_sharers;
@@ -99,6 +102,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const int start = query_start_loc[slice];
       tile = make_int4(start, start + first, count, rows - 1);
       return (rows - 1) / key_block + 1;
+    }
+    if (!causal) {
+      const int last = seq_lens[slice] - 1;
+      tile = make_int4(slice, query_start_loc[slice] + first, -count, last);
+      return last / key_block + 1;
     }
     const int position = seq_lens[slice] - rows + first;
     const int first_key = window ? max(0, position - window + 1) : 0;

@@ -73,7 +73,14 @@ class PreparedPrefill:
         self._plan(handle, arguments)
 
     def plan_arguments(
-        self, plan: int, query_start_loc: int, seq_lens: int, window: int, division: Division
+        self,
+        plan: int,
+        query_start_loc: int,
+        seq_lens: int,
+        division: Division,
+        *,
+        window: int,
+        causal: bool,
     ) -> PlanArguments:
         """Return the arguments of prefill_plan for this division."""
         return PlanArguments(
@@ -86,6 +93,7 @@ class PreparedPrefill:
             window=window,
             packs=self.heads // division.pack,
             most_sharers=division.sharers,
+            causal=causal,
         )
 
     def attend(self, handle: int, arguments: Arguments) -> None:

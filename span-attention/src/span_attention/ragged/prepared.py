@@ -212,6 +212,7 @@ class PreparedRagged:
             window=0,
             packs=self.heads,
             most_sharers=0,
+            causal=False,
         )
         self._plan(handle, arguments)
 

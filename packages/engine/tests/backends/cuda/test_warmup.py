@@ -44,8 +44,11 @@ def test_the_largest_step_takes_every_slice_and_nearly_every_token(requests, row
     assert min(rows, requests * max_len) - prompts < batch.num_tokens <= rows or prompts == requests
     assert batch.num_logits == slices + min(lengths[-1], LOGITS) - 1
     assert min(lengths) >= 1
-    assert max(lengths) <= max_len
-    assert batch.max_seq_len == max(lengths)
+    assert max(lengths) <= batch.max_seq_len <= max_len
+    cached = batch.starts[batch.num_decodes :].tolist()
+    assert cached == [min(max(length, 4096), max_len - length) for length in lengths]
+    assert (batch.stops - batch.starts)[batch.num_decodes :].tolist() == lengths
+    assert not largest_batch(sizes, with_cached=False).starts.any()
     assert len(batch.per_token(batch.rope_seq_lens)) == len(batch.positions()) == batch.num_tokens
     assert not batch.samples_on_device.any()
     assert {part.dtype for part in (batch.starts, batch.stops, batch.query_start_loc)} == {

@@ -154,9 +154,11 @@ class Plan:
             prefill = self._kernels.batch_mla(layout, heads)
             yield self.plan_slices(prefill, group, slice(decodes, None), rows)
 
-    def plan_before(self, group: int, rows: int, heads: int) -> tuple[BatchMLA, ...]:
+    def plan_before(
+        self, group: int, rows: int, heads: int, left_out: Sequence[int] = ()
+    ) -> tuple[BatchMLA, ...]:
         """Return the latent attention of decodes, and that of longer slices to the tokens before
-        their own, with log-sum-exps.
+        their own, with log-sum-exps; slices `left_out`, counted behind decodes, read nothing.
         """
         decodes, layout = self.slices.num_decodes, self.pools[group].layout
         planned = []
@@ -164,17 +166,28 @@ class Plan:
             decode = self._kernels.batch_mla(layout, heads, lse=True)
             planned.append(self.plan_slices(decode, group, slice(decodes), decodes))
         before = self._kernels.batch_mla(layout, heads, lse=True, causal=False)
-        planned.append(self.plan_slices(before, group, slice(decodes, None), rows))
+        lengths = self.slices.lengths[decodes:] - self.slices.bounds[decodes:].diff()
+        if left_out:
+            lengths[list(left_out)] = 0
+        planned.append(self.plan_slices(before, group, slice(decodes, None), rows, lengths))
         return tuple(planned)
 
-    def plan_slices(self, attention: BatchMLA, group: int, part: slice, rows: int) -> BatchMLA:
-        """Plan for part of the slices; where it is not causal, for the tokens before theirs."""
+    def plan_slices(
+        self,
+        attention: BatchMLA,
+        group: int,
+        part: slice,
+        rows: int,
+        lengths: Tensor | None = None,
+    ) -> BatchMLA:
+        """Plan for part of the slices, which see `lengths`, their own unless given."""
         slices = self.slices
-        lengths, first = slices.lengths[part], part.start or 0
-        bounds = slices.bounds[first : first + len(lengths) + 1]
+        if lengths is None:
+            lengths = slices.lengths[part]
+        first = part.start or 0
         attention.plan(
-            bounds,
-            lengths if attention.causal else lengths - bounds.diff(),
+            slices.bounds[first : first + len(lengths) + 1],
+            lengths,
             slices.tables[group],
             table_rows=slices.rows[part],
             num_tokens=rows,

@@ -29,7 +29,7 @@ from spaninfer_engine.backends.cuda.sampler import (
 )
 from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
 from spaninfer_engine.backends.cuda.step_graphs import StepGraphs
-from spaninfer_engine.backends.cuda.warmup import SMALLER, largest_batch
+from spaninfer_engine.backends.cuda.warmup import LONGER, SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
@@ -246,9 +246,14 @@ class CudaDevice:
 
     def warm_up(self) -> None:
         """Compute the largest step, whose memory torch keeps, and request all other kernels."""
-        largest = largest_batch(self._memory.sizes)
-        rows = largest.table_rows.tolist()
-        self._launch(largest, rows, SamplingWork(penalties=1)).wait()
+        sizes = self._memory.sizes
+        largest = largest_batch(sizes)
+        self._launch(largest, largest.table_rows.tolist(), SamplingWork(penalties=1)).wait()
+        # A prompt with nothing in front of it, which latent attention reads by another kernel.
+        first = largest_batch(
+            replace(sizes, requests=1, rows=min(sizes.rows, LONGER)), with_cached=False
+        )
+        self._launch(first, first.table_rows.tolist(), SamplingWork()).wait()
         with torch.cuda.stream(self._stream):
             for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
                 self._memory.blank(shape)

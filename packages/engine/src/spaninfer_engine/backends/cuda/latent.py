@@ -2,32 +2,38 @@
 
 Absorbed, a query and a key cost 2176 operations per head; with keys and values made of the latents
 640, and 262,144 once per key and head. So prompts of many new tokens read those by keys and values,
-and what was cached before them, if anything, absorbed; both are merged by their log-sum-exps.
+and what was cached before them likewise, in chunks. What decodes and short prompts find cached they
+read absorbed. The parts are merged by their log-sum-exps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
-from span_attention import ArrayStrides, BatchPrefill, SpanLayout, Spans, merge
+from span_attention import merge
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda import latent_keys
 from spaninfer_engine.backends.cuda.attention import Plan
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
-from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
-from spaninfer_engine.backends.cuda.slices import AttentionSlices
+from spaninfer_engine.backends.cuda.latent_keys import (
+    CachedTokens,
+    HeadSizes,
+    Latents,
+    NewTokens,
+    Read,
+    Ups,
+    chunks_of,
+    long_slices,
+)
 from spaninfer_engine.ops.fuse import single, use_of
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Pack
 
-MANY_TOKENS: Final = 256
-"""New tokens of prompts from which on they are read by keys and values: 170 break even in
-operations (V2 and V3), and what is made around them takes as long as 80 more."""
-
-_SPAN_LEN: Final = 32
 _PATTERN: Final = (
     *("l = head_linear n", "t = rotate r", "q = concat l t"),
     *("d = linear x", "c p = split d", "m = rms_norm c"),
@@ -57,10 +63,12 @@ class _LatentAttention:
         self._append, self._attend, self._value_up, self._merge_heads = (
             single(each, ops, pack) for each in taken[10:]
         )
-        self._ups = tuple(
-            pack([use_of(each, "weight")], ops.layout("head_linear", "weight"))
-            for each in (taken[0], taken[12])
-        )  # [H nope latent], [H latent value]
+        self._ups = Ups(
+            *(
+                pack([use_of(each, "weight")], ops.layout("head_linear", "weight"))
+                for each in (taken[0], taken[12])
+            )
+        )
         attention = taken[11]
         self._group, self._layer = int(attention.number("group")), int(attention.number("layer"))
         self._scale = attention.number("scale")
@@ -72,7 +80,7 @@ class _LatentAttention:
         plan: Plan = step.attention
         queries = _Queries(step, nope, rotated)
         if self._has_many_new_tokens(plan, len(nope)):
-            read = self._by_keys(plan, queries, latent, key_rope)
+            read = self._by_keys(plan, queries, Latents(latent, key_rope))
         else:
             read = self._value_up(step, self._attend(step, self._absorb(queries)))
         merged: Tensor = self._merge_heads(step, read)
@@ -97,43 +105,71 @@ class _LatentAttention:
         kernels, slices = self._kernels, plan.slices
         if kernels.batch_invariant or slices.until is not None:
             return False
-        if tokens - slices.num_decodes < MANY_TOKENS:
+        if tokens - slices.num_decodes < latent_keys.MANY_TOKENS:
             return False
         return kernels.has_mla(plan.pools[self._group].layout)
 
-    def _by_keys(self, plan: Plan, queries: _Queries, latent: Tensor, key_rope: Tensor) -> Tensor:
-        """Return what heads read, [T H E], with keys and values of all heads for new tokens."""
-        first, heads = plan.slices.num_decodes, queries.nope.shape[1]
-        sizes = queries.nope.shape[2], key_rope.shape[2], self._ups[1].shape[2]
-        own = plan.once(
-            ("new tokens", heads), lambda: _NewTokens(plan, self._kernels, heads, sizes)
-        )
-        memory = own.write(latent[first:], key_rope[first:], *self._ups)
+    def _by_keys(self, plan: Plan, queries: _Queries, latents: Latents) -> Tensor:
+        """Return what heads read, [T H E], with keys and values of all heads for new tokens, and
+        for what was cached before long slices.
+        """
+        first, sizes = plan.slices.num_decodes, self._sizes(queries, latents)
+        own = plan.once(("new tokens", sizes), lambda: NewTokens(plan, self._kernels, sizes))
+        new = Latents(latents.latent[first:], latents.rope[first:])
         query = torch.cat([queries.nope[first:], queries.rotated[first:]], dim=-1)
         if own.is_all:
-            return own.attend(query, memory, self._scale)
-        outputs = query.new_zeros(2, len(latent), heads, sizes[2])
-        sums = torch.full(outputs.shape[:3], -torch.inf, device=query.device)
-        own.attend(query, memory, self._scale, (outputs[1, first:], sums[1, first:]))
-        absorbed = self._concat(
-            queries.step, self._key_up(queries.step, queries.nope), queries.rotated
+            return own.attend(query, new, self._ups, self._scale)
+        read = _Merged(queries.nope, sizes.value, self._kernels.stream)
+        read.add(partial(own.attend, query, new, self._ups, self._scale), first)
+        cache = plan.caches[self._group].keys[self._layer]
+        for chunk in plan.once(
+            ("cached tokens", self._group, sizes),
+            lambda: self._chunks(plan, sizes, room=max(len(query), latent_keys.CHUNK_TOKENS)),
+        ):
+            read.add(partial(chunk.attend, query, cache, self._ups, self._scale), first)
+        if not self._reads_all_by_keys(plan):
+            read.add(partial(self._absorbed, plan, queries))
+        return read.result
+
+    def _sizes(self, queries: _Queries, latents: Latents) -> HeadSizes:
+        _, heads, nope = queries.nope.shape
+        return HeadSizes(heads, nope, latents.rope.shape[2], self._ups.value.shape[2])
+
+    def _chunks(self, plan: Plan, sizes: HeadSizes, room: int) -> tuple[CachedTokens, ...]:
+        """Return what was cached before long slices, in chunks of up to `room` tokens."""
+        return tuple(
+            CachedTokens(plan, self._kernels, sizes, self._group, pieces)
+            for pieces in chunks_of(self._long(plan), room)
         )
-        read = self._before(plan, absorbed, sums[0])
-        outputs[0] = self._value_up(queries.step, read)
-        merged, total = torch.empty_like(outputs[0]), torch.empty_like(sums[0])
-        merge.merge(outputs, sums, out=(merged, total), stream=self._kernels.stream)
-        return merged
+
+    def _long(self, plan: Plan) -> tuple[tuple[int, int], ...]:
+        return plan.once(("long slices", self._group), lambda: long_slices(plan, self._group))
+
+    def _reads_all_by_keys(self, plan: Plan) -> bool:
+        """Return True if no slice has anything left that it would read absorbed."""
+        slices = plan.slices
+        if slices.num_decodes or not slices.prefills:
+            return False
+        long = {number for number, _ in self._long(plan)}
+        return all(run.start == 0 or number in long for number, run in enumerate(slices.prefills))
+
+    def _absorbed(self, plan: Plan, queries: _Queries, part: Read) -> None:
+        """Read what decodes and short slices find cached, absorbed."""
+        read = self._before(plan, self._absorb(queries), part.lse)
+        part.out.copy_(self._value_up(queries.step, read))
 
     def _before(self, plan: Plan, query: Tensor, sums: Tensor) -> Tensor:
-        """Return what query[T H D] reads of the tokens before those of prompts, and of decodes all;
-        log-sum-exps to sums[T H].
+        """Return what query[T H D] reads of all tokens of decodes, and of those cached before short
+        prompts; log-sum-exps to sums[T H].
         """
         pool, kernels = plan.pools[self._group], self._kernels
-        query = query.contiguous()
-        read = query.new_zeros(*query.shape[:2], pool.layout.value_size)
+        query, (rows, heads, _) = query.contiguous(), query.shape
+        read = query.new_zeros(rows, heads, pool.layout.value_size)
         for attention in plan.once(
-            ("before", self._group, query.shape[1]),
-            lambda: plan.plan_before(self._group, *query.shape[:2]),
+            ("before", self._group, heads),
+            lambda: plan.plan_before(
+                self._group, rows, heads, [number for number, _ in self._long(plan)]
+            ),
         ):
             attention.run(
                 query.data_ptr(),
@@ -153,93 +189,31 @@ class _Queries(NamedTuple):
     rotated: Tensor
 
 
-class _NewTokens:
-    """The slices of a step behind its decodes, over keys and values of their own tokens.
+class _Merged:
+    """What queries have read of all parts so far, [T H E] in float32."""
 
-    These lie in memory of the step as spans of all heads: [slots H key | value], each slice from a
-    multiple of a span on.
-    """
+    def __init__(self, queries: Tensor, value_size: int, stream: int) -> None:
+        rows, heads, _ = queries.shape
+        self._like, self._stream, self._num_parts = queries, stream, 0
+        shape = (2, rows, heads)
+        self._outputs = queries.new_empty(*shape, value_size, dtype=torch.float32)
+        self._sums = torch.empty(shape, device=queries.device)
 
-    def __init__(
-        self, plan: Plan, kernels: Kernels, heads: int, sizes: tuple[int, int, int]
-    ) -> None:
-        slices = plan.slices
-        first = slices.num_decodes
-        self.is_all = first == 0 and _begin_texts(slices)
-        nope, rope, value = sizes
-        self._nope, self._key_size, self._kernels = nope, nope + rope, kernels
-        self._layout = _layout(kernels, heads, nope + rope, value)
-        bounds = slices.bounds[first:] - first
-        counts = bounds.diff()
-        tokens = len(slices.slots[0]) - first
-        ends = ((counts + _SPAN_LEN - 1) // _SPAN_LEN * _SPAN_LEN).cumsum(0, dtype=torch.int32)
-        begins = torch.cat([ends.new_zeros(1), ends])
-        places = torch.arange(tokens, dtype=torch.int32, device=bounds.device)
-        which = torch.searchsorted(bounds[1:].contiguous(), places, right=True)
-        self._slots = begins[which] + places - bounds[which]
-        self._capacity = tokens + (_SPAN_LEN - 1) * len(counts)
-        longest = torch.arange(-(-tokens // _SPAN_LEN), dtype=torch.int32, device=bounds.device)
-        self._attention = BatchPrefill(
-            self._layout, num_heads=heads, dtype=kernels.element, lse=not self.is_all
-        )
-        self._attention.plan(
-            bounds,
-            counts,
-            begins[:-1, None] // _SPAN_LEN + longest,
-            table_rows=torch.arange(len(counts), dtype=torch.int32, device=bounds.device),
-            num_tokens=tokens,
-            stream=kernels.stream,
-        )
+    def add(self, attend: Callable[[Read], object], first: int = 0) -> None:
+        """Merge the part that `attend` writes for the rows from `first` on; it may leave some."""
+        _, rows, heads, size = self._outputs.shape
+        out = self._like.new_zeros(rows, heads, size)
+        sums = torch.full((rows, heads), -torch.inf, device=out.device)
+        attend(Read(out[first:], sums[first:]))
+        place = min(self._num_parts, 1)
+        self._outputs[place], self._sums[place] = out, sums
+        self._num_parts += 1
+        if self._num_parts > 1:
+            merged = torch.empty_like(self._outputs[0]), torch.empty_like(self._sums[0])
+            merge.merge(self._outputs, self._sums, out=merged, stream=self._stream)
+            self._outputs[0], self._sums[0] = merged
 
-    def write(self, latent: Tensor, rope: Tensor, key_up: Tensor, value_up: Tensor) -> Tensor:
-        """Return keys and values of latent[T 1 L] and rope[T 1 R] in their slots."""
-        heads, nope, _ = key_up.shape
-        memory = self._kernels.empty(self._capacity, heads, self._key_size + value_up.shape[2])
-        latents = latent[:, 0]
-        keys = torch.mm(latents, key_up.reshape(heads * nope, -1).T).view(-1, heads, nope)
-        values = torch.matmul(latents, value_up).transpose(0, 1)
-        memory[self._slots] = torch.cat([keys, rope.expand(-1, heads, -1), values], dim=-1)
-        return memory
-
-    def attend(
-        self,
-        query: Tensor,
-        memory: Tensor,
-        scale: float,
-        out: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """Return what query[T H D] reads, [T H E]; to `out` with log-sum-exps, where given."""
-        read = self._kernels.empty(*query.shape[:2], self._layout.value_size)
-        self._attention.run(
-            query.data_ptr(),
-            Spans(memory.data_ptr(), self._layout),
-            softmax_scale=scale,
-            out=read.data_ptr() if out is None else tuple(each.data_ptr() for each in out),
-            stream=self._kernels.stream,
-        )
-        return read
-
-
-def _begin_texts(slices: AttentionSlices) -> bool:
-    """Return True if the host knows that nothing was cached before any prompt of the step."""
-    return bool(slices.prefills) and all(run.start == 0 for run in slices.prefills)
-
-
-def _layout(kernels: Kernels, heads: int, key_size: int, value_size: int) -> SpanLayout:
-    """Return spans of [tokens heads key | value]."""
-    head = (key_size + value_size) * kernels.dtype.itemsize
-    span = _SPAN_LEN * heads * head
-    return SpanLayout(
-        span_len=_SPAN_LEN,
-        kv_heads=heads,
-        key_size=key_size,
-        value_size=value_size,
-        format=FORMATS[kernels.dtype],
-        num_layers=1,
-        span_stride=span,
-        layer_stride=span,
-        keys=ArrayStrides(0, head, heads * head),
-        values=ArrayStrides(key_size * kernels.dtype.itemsize, head, heads * head),
-        key_scales=None,
-        value_scales=None,
-    )
+    @property
+    def result(self) -> Tensor:
+        """The whole, in the queries' type."""
+        return self._outputs[0].to(self._like.dtype)

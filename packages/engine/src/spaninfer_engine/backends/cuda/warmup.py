@@ -8,6 +8,7 @@ import numpy as np
 from spaninfer_kernels_cuda import gemm
 
 from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
+from spaninfer_engine.backends.cuda.latent_keys import CHUNK_TOKENS
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
 from spaninfer_engine.media import Levels, TowerInput
@@ -19,22 +20,28 @@ SMALLER = (GraphShape(1), GraphShape(0, PROMPTS[0], gemm.MAX_ROWS + 64))
 """A decode alone; and a prompt too long for GEMMs of few rows, one token of which gets logits: of
 the others, its last layer computes keys and values alone."""
 
+LONGER = 512
+"""Tokens of a prompt that latent attention reads by keys and values."""
+
 _FRAME_SIDE = 37  # tokens: a picture of 1036 pixels squared
 
 
-def largest_batch(sizes: Sizes) -> Batch:
+def largest_batch(sizes: Sizes, *, with_cached: bool = True) -> Batch:
     """Return a batch with every token and every slice that `sizes` allow.
 
-    As few slices as can be are prompts, which share all tokens that are not decodes; the last one
-    gets as many logits as a step may have of prompts, and the host gets as many as are sent at a
-    time. Decodes, in table row -1, pad; the prompts are those of row 0, whatever it holds.
+    As few slices as can be are prompts, which share all tokens that are not decodes, behind as many
+    that are cached if there may be so many, and none unless `with_cached`; the last one gets as
+    many logits as a step may have of prompts, and the host gets as many as are sent at a time.
+    Decodes, in table row -1, pad; the prompts are those of row 0, whatever it holds.
     """
     slices = min(sizes.requests, sizes.rows)
     prompts = min(slices, -(-sizes.rows // sizes.max_len))
     decodes = slices - prompts
     length = min(sizes.max_len, (sizes.rows - decodes) // prompts)
     is_prompt = np.arange(slices, dtype=np.int32) >= decodes
-    stops = np.where(is_prompt, length, 0).astype(np.int32)
+    cached = min(max(length, CHUNK_TOKENS), sizes.max_len - length) if with_cached else 0
+    starts = np.where(is_prompt, cached, 0).astype(np.int32)
+    stops = np.where(is_prompt, cached + length, 0).astype(np.int32)
     lengths = np.where(is_prompt, length, 1)
     logits = np.ones(slices, np.int32)
     logits[-1] = min(length, sizes.prompt_logits)
@@ -42,7 +49,7 @@ def largest_batch(sizes: Sizes) -> Batch:
     return Batch(
         seq_ids=tuple(range(slices)),
         table_rows=np.where(is_prompt, 0, -1).astype(np.int32),
-        starts=np.zeros(slices, np.int32),
+        starts=starts,
         stops=stops,
         rope_seq_lens=stops,
         query_start_loc=np.cumsum([0, *lengths], dtype=np.int32),
