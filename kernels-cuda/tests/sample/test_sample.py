@@ -565,7 +565,7 @@ def test_the_fewer_rows_have_work_the_more_blocks_share_each(monkeypatch):
     for busy in (None, 64, 16, 7, 0, 100, 7):
         kernel(stream=5, arguments=(), busy=busy)
 
-    assert made == [(2, 64, 1), (6, 17, 1), (8, 15, 1)]
+    assert made == [(2, 64, 1), (6, 64, 1), (8, 64, 1)]
     assert called == [2, 2, 6, 8, 8, 2, 8]
 
 

@@ -5,20 +5,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                   const int* sampled, const int* status, const T* logits,
                   const SamplingParams* all_params, const int* slots, const int* positions,
                   const unsigned* allowed, const unsigned* changed, const float* processed,
-                  int rows, int length, long long stride) {
+                  int length, long long stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
   let_next_kernel_start();
-  const auto is_reported = [&](int row) {
-    return slots[row] >= 0 && all_params[slots[row]].logprobs >= 0;
-  };
-  const int number = row_of_cluster(rows, is_reported, shared);
-  if (number < 0 || !is_reported(number) || status[number] != kSampled) return;
-  const int slot = slots[number];
+  const int slot = slots[blockIdx.y];
+  if (slot < 0) return;
   const SamplingParams params = all_params[slot];
-  Row row = row_of(logits, number, length, stride, params, slot, positions[number], allowed,
-                   changed, processed);
+  if (params.logprobs < 0 || status[blockIdx.y] != kSampled) return;
+  Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed, changed,
+                   processed);
   if (!params.processed) row.allowed = row.changed = nullptr;
   const float temperature = params.processed && !params.is_greedy() ? params.temperature : 1.0f;
   const float bits_per_x = kBitsPerNat / temperature;
@@ -26,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   const int count = min(min(params.logprobs, top_stride), length), wanted = max(count, 1);
-  const int token = sampled[number];
+  const int token = sampled[blockIdx.y];
   const float x = row.read(token);
   const Key own = x == x ? key_of(x, token) : 1;
   const Key highest = ~0ull;
@@ -52,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const float log_sum = static_cast<float>(log(static_cast<double>(total) / kUnit));
     const auto logprob_of = [&](float value) { return (value - most) / temperature - log_sum; };
     if (threadIdx.x == 0) {
-      chosen[number] = shared.status == kSampled ? logprob_of(x) : __int_as_float(0x7fffffff);
-      ranks[number] = 1 + shared.ahead;
+      chosen[blockIdx.y] = shared.status == kSampled ? logprob_of(x) : __int_as_float(0x7fffffff);
+      ranks[blockIdx.y] = 1 + shared.ahead;
     }
     // The rank of each of the few requested keys is the number of larger ones.
     const Key least =
@@ -65,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (key >= least) kept[take(&shared.bin)] = key;
     });
     __syncthreads();
-    top_ids += static_cast<size_t>(number) * top_stride;
-    top += static_cast<size_t>(number) * top_stride;
+    top_ids += static_cast<size_t>(blockIdx.y) * top_stride;
+    top += static_cast<size_t>(blockIdx.y) * top_stride;
     for (int i = threadIdx.x; i < count; i += kThreads) {
       int place = i;  // if fewer are finite, the rest is padding
       if (i < shared.bin) {

@@ -50,8 +50,8 @@ ArgumentsT = TypeVar("ArgumentsT", bound=tuple[Any, ...])
 class _Shared(Generic[ArgumentsT]):
     """A kernel in which a cluster of blocks shares each row: the fewer rows have work, the more.
 
-    Where few rows have work, there are as many clusters as run at the same time, and the kernel
-    finds the rows: 6 of 64 rows that want log-probabilities have 8 blocks each, where 64 leave 2.
+    Blocks of a row without work end at once. Where 6 of 64 rows want log-probabilities, 8 blocks
+    for each row take less time than the 2 that all 64 leave.
     """
 
     def __init__(self, kernel: Kernel[ArgumentsT], rows: int, *constants: tuple[Any, ...]) -> None:
@@ -61,12 +61,10 @@ class _Shared(Generic[ArgumentsT]):
     def __call__(self, stream: int, arguments: ArgumentsT, busy: int | None = None) -> None:
         """Launch it for all rows, of which `busy` have work; all unless given."""
         working = self._rows if busy is None else max(min(busy, self._rows), 1)
-        at_once = _at_once(self._kernel)
-        blocks = blocks_of_row(working, at_once)
+        blocks = blocks_of_row(working, _at_once(self._kernel))
         call = self._calls.get(blocks)
         if call is None:
-            clusters = min(at_once.get(blocks, self._rows), self._rows)
-            launch = _launch(clusters, blocks, self._kernel.gpu)
+            launch = _launch(self._rows, blocks, self._kernel.gpu)
             call = self._calls[blocks] = Call(self._kernel, launch, *self._constants)
         call(stream, arguments)
 
@@ -119,7 +117,7 @@ class PreparedSample:
         if rows.changed:
             self._penalize(handle, _penalties(rows, known, lists or TokenLists()))
         if rows.kept:
-            self._keep_typical(handle, _typical(rows, self.rows), busy and busy.typical)
+            self._keep_typical(handle, _typical(rows), busy and busy.typical)
         arguments = TokenArguments(
             out=pointer_of(out[0]),
             status=pointer_of(out[1]),
@@ -171,7 +169,6 @@ class PreparedSample:
             allowed=rows.mask,
             changed=rows.changed,
             processed=rows.processed,
-            rows=self.rows,
             length=self.length,
             stride=self.row_stride,
         )
@@ -202,7 +199,7 @@ class _Addresses(NamedTuple):
     kept: int
 
 
-def _typical(rows: _Addresses, count: int) -> TypicalArguments:
+def _typical(rows: _Addresses) -> TypicalArguments:
     """Return the arguments of sample_typical."""
     return TypicalArguments(
         kept=rows.kept,
@@ -213,7 +210,6 @@ def _typical(rows: _Addresses, count: int) -> TypicalArguments:
         allowed=rows.mask,
         changed=rows.changed,
         processed=rows.processed,
-        rows=count,
     )
 
 

@@ -42,27 +42,6 @@ __device__ __forceinline__ Number sum_before(Number own, Number (&of_warp)[kWarp
   return before + sum - own;
 }
 
-// The row of a cluster: its own where there are as many clusters as rows, else among the rows with
-// work that of its number; -1 where there are fewer of them.
-template <typename HasWork>
-__device__ __forceinline__ int row_of_cluster(int rows, HasWork has_work, Shared& shared) {
-  const Mass number = blockIdx.y;
-  if (gridDim.y == rows) return blockIdx.y;
-  if (threadIdx.x == 0) shared.bin = -1;
-  Mass before = 0;
-#pragma unroll 1
-  for (int first = 0; first < rows; first += kThreads) {
-    const int row = first + threadIdx.x;
-    const bool takes_part = row < rows && has_work(row);
-    Mass total;
-    const Mass place = before + sum_before(Mass(takes_part), shared.mass_of_warp, &total);
-    if (takes_part && place == number) shared.bin = row;
-    before += total;
-  }
-  __syncthreads();
-  return shared.bin;
-}
-
 // The keys that a threshold keeps: a number of them, a mass, or a share of their mass and of the
 // mass below them. Up to `enough` keys are equally good where that saves a round.
 struct Truncation {

@@ -200,22 +200,19 @@ __device__ __forceinline__ void write_mask(unsigned* kept, int length, Keeps kee
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_typical(unsigned* kept, const T* logits, const SamplingParams* all_params,
                    const int* slots, const int* positions, const unsigned* allowed,
-                   const unsigned* changed, const float* processed, int rows, int length,
-                   long long stride, int token_stride) {
+                   const unsigned* changed, const float* processed, int length, long long stride,
+                   int token_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   wait_for_kernel_before();
   let_next_kernel_start();
-  const auto is_typical = [&](int row) {
-    return slots[row] >= 0 && all_params[slots[row]].is_typical();
-  };
-  const int number = row_of_cluster(rows, is_typical, shared);
-  if (number < 0 || !is_typical(number)) return;  // the whole cluster
-  const int slot = slots[number];
+  const int slot = slots[blockIdx.y];
+  if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];
-  const Row row = row_of(logits, number, length, stride, params, slot, positions[number], allowed,
+  if (!params.is_typical()) return;
+  const Row row = row_of(logits, length, stride, params, slot, positions[blockIdx.y], allowed,
                          changed, processed);
-  kept += number * static_cast<size_t>((length + 31) / 32);
+  kept += blockIdx.y * static_cast<size_t>((length + 31) / 32);
   if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();
 
