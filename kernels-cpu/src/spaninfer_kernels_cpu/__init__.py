@@ -33,6 +33,11 @@ from spaninfer_kernels_cpu.attention.sparse_attention import select_keys
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.memory import aligned
+from spaninfer_kernels_cpu.delta_rule.convolve_call import convolve_call
+from spaninfer_kernels_cpu.delta_rule.delta_rule import DeltaInputs, convolve, delta_rule
+from spaninfer_kernels_cpu.delta_rule.delta_rule_call import DeltaRows, delta_rule_call
+from spaninfer_kernels_cpu.delta_rule.gates_call import delta_gates_call
+from spaninfer_kernels_cpu.delta_rule.state_plan import StatePlan, plan_states
 from spaninfer_kernels_cpu.elementwise.formula_call import (
     ADD,
     SCALE,
@@ -137,6 +142,8 @@ __all__ = [
     "Columns",
     "Compilers",
     "DTypeError",
+    "DeltaInputs",
+    "DeltaRows",
     "Epilogue",
     "ExpertCounts",
     "ExpertWeights",
@@ -179,6 +186,7 @@ __all__ = [
     "ShapeError",
     "Shift",
     "SizeError",
+    "StatePlan",
     "ThreadPool",
     "TokenLogprobs",
     "Trial",
@@ -192,7 +200,12 @@ __all__ = [
     "attend_calls",
     "attention_kernels",
     "compile_all",
+    "convolve",
+    "convolve_call",
     "copy_call",
+    "delta_gates_call",
+    "delta_rule",
+    "delta_rule_call",
     "embed_call",
     "embed_codes_call",
     "experts",
@@ -216,6 +229,7 @@ __all__ = [
     "plan_attention",
     "plan_selected",
     "plan_selection",
+    "plan_states",
     "read_gbps",
     "relative",
     "rms_norm_call",

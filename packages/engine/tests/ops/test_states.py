@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
-from spaninfer_engine.backends.cpu.delta_rule import delta_rule_in_chunks
+from contexts import metadata_of
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import GroupedRows, Use
 from spaninfer_engine.ops.states import Piece, pieces
-from spaninfer_engine.ops.step import AttentionMetadata, Step
+from spaninfer_engine.ops.step import Step
 from spaninfer_engine.spec.delta_nodes import StateShape
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.weight_nodes import Weight
@@ -53,29 +53,6 @@ def test_rows_of_groups_are_taken_part_by_part() -> None:
     assert use.num_rows == 8
 
 
-@pytest.mark.parametrize("count", [2, 63, 64, 65, 200])
-def test_chunks_compute_what_the_recursion_does(count: int) -> None:
-    operands = _operands(count)
-    state = np.random.default_rng(1).normal(size=(4, 8, 6))
-
-    out, behind = delta_rule_in_chunks(*operands, state)
-
-    expected, last = definition.delta_rule(*operands, state)
-    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(behind, last, rtol=1e-9, atol=1e-12)
-
-
-def test_decays_that_forget_everything_overflow_nothing() -> None:
-    query, key, value, g, beta = (each.astype(np.float32) for each in _operands(100))
-    g[:] = -80.0
-
-    with np.errstate(over="raise", invalid="raise"):
-        out, _ = delta_rule_in_chunks(query, key, value, g, beta, np.ones((4, 8, 6), np.float32))
-
-    expected, _ = definition.delta_rule(query, key, value, g, beta, np.zeros((4, 8, 6)))
-    assert np.abs(out - expected).max() < 1e-5
-
-
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_slices_read_and_leave_the_states_of_their_sequences(backend: Backend) -> None:
     """A prompt in three steps, one of which leaves a snapshot, beside another's decodes."""
@@ -96,7 +73,7 @@ def test_slices_read_and_leave_the_states_of_their_sequences(backend: Backend) -
         for row, (start, stop) in enumerate(bounds):
             runs.append(Run(first, first + stop - start, row, start, stop))
             first += stop - start
-        step = _step(cache, [p for run in runs for p in pieces(run, table[run.row], 4)])
+        step = _step(cache, [p for run in runs for p in pieces(run, table[run.row], 4)], runs)
         operands = [
             put(np.concatenate([rows[row][i][taken[row]] for row in range(2)]))
             for i, put in enumerate(
@@ -170,13 +147,14 @@ def _narrow(array: Any) -> Any:
     return definition.to_bfloat16(array).astype(np.float64)
 
 
-def _step(cache: Any, found: list[Piece]) -> Any:
-    nothing: Any = None
-    metadata: AttentionMetadata[Any] = AttentionMetadata(
-        *(nothing, nothing, nothing, (), None, (cache,), nothing),
+def _step(cache: Any, found: list[Piece], runs: list[Run]) -> Any:
+    metadata = replace(
+        metadata_of(*(run.last - run.first for run in runs)),
+        caches=(cache,),
         states=[found],  # type: ignore[arg-type]
     )
-    return Step(nothing, nothing, (), nothing, metadata)
+    nothing = np.zeros(len(metadata.positions), np.int32)
+    return Step(nothing, nothing[None], (), nothing[:0], metadata)
 
 
 def _back(ops: Any, parts: list[Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads
+from spaninfer_engine.backends.cpu import attention, elementwise, experts, heads, linear_attention
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, Gemms
 from spaninfer_engine.backends.cpu.script import Recorded, Write
 from spaninfer_engine.backends.cpu.tuning import GemmTuner
@@ -53,6 +53,13 @@ def recorded_claims(
         Claim("head_linear", ("y = head_linear x",), "y", gemms.by_heads),
         Claim("router", ("y = router x",), "y", exact.single),
         Claim("experts", ("y = experts x i s",), "y", partial(experts.experts, rounded=rounded)),
+        Claim(
+            "convolve_silu",
+            ("m = convolve x", "y = activation m"),
+            "y",
+            linear_attention.convolve_silu,
+            lambda operations: operations[1].constant("act") == "silu",
+        ),
         *(_claim(pattern, build) for pattern, build in _SINGLE),
     )
 
@@ -98,4 +105,7 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("s = select_keys q w", attention.select_keys),
     ("y = attend_selected q s", attention.attend_selected),
     ("y = attend_ragged q k v", attention.ragged),
+    ("y = convolve x", linear_attention.convolve),
+    ("g r = delta_gates a b", linear_attention.delta_gates),
+    ("y = delta_rule q k v g r", linear_attention.delta_rule),
 )

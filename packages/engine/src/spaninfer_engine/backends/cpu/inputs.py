@@ -17,9 +17,11 @@ from spaninfer_kernels_cpu import (
     PlanMemory,
     PlanRows,
     SelectionPlan,
+    StatePlan,
     num_segments,
     plan_selected,
     plan_selection,
+    plan_states,
 )
 
 from spaninfer_engine.ops.step import AttentionMetadata, Step
@@ -81,7 +83,14 @@ class _Runs:
     experts: int
 
 
-_Cut: TypeAlias = _Plan | _Selection | _SelectedPlan | _Places | _Runs
+@dataclass(frozen=True, slots=True)
+class _States:
+    """The chains of pieces of a cache group whose spans are states."""
+
+    group: int
+
+
+_Cut: TypeAlias = _Plan | _Selection | _SelectedPlan | _Places | _Runs | _States
 
 
 class Inputs:
@@ -148,6 +157,11 @@ class Inputs:
         """Return how attention to selected keys is cut from now on; see `plan`."""
         count = self._count(_SelectedPlan(group, top_k, row_bytes))
         return AttentionPlan(count, *self._plan_words(count))
+
+    def states(self, group: int) -> StatePlan:
+        """Return how operators on the states of a cache group are cut from now on."""
+        count = self._count(_States(group))
+        return StatePlan(count, *self._plan_words(count))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
         """Return how calls for experts are cut from now on, of rows that choose so many each."""
@@ -240,6 +254,21 @@ class Inputs:
             case _SelectedPlan(group, top_k, row_bytes):
                 items, parts = plan_selected(self._metadata.positions, group, top_k)
                 return self._put_plan(count, items, np.empty(parts * row_bytes, np.uint8))
+            case _States(group):
+                pieces = self._pieces(group)
+                begins = plan_states(pieces)
+                self._put_plan(count, pieces, begins)
+                return len(begins) - 1
+
+    def _pieces(self, group: int) -> NDArray[np.int32]:
+        """Return the pieces[P 4] of a group's slices, as kernels read them."""
+        found = self._metadata.states
+        assert found is not None, "a model with states has spans for them"
+        rows = [
+            (first, last, -1 if source is None else source, target)
+            for first, last, source, target in found[group]
+        ]
+        return np.array(rows, np.int32).reshape(-1, 4)
 
     @property
     def _metadata(self) -> AttentionMetadata[Any]:

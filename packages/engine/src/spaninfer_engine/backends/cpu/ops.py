@@ -32,7 +32,6 @@ from spaninfer_kernels_cpu import (
 )
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
-from spaninfer_engine.backends.cpu.delta_rule import delta_rule_in_chunks, delta_rule_of_token
 from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.fusions import recorded_claims
 from spaninfer_engine.backends.cpu.gemm import (
@@ -137,13 +136,6 @@ class CpuOps(ReferenceOps):
         if group.state is not None:
             return super().cache(group, num_spans, span_len)
         return allocate(group, num_spans, span_len, self._kv_dtype)
-
-    def learn(
-        self, query: Array, key: Array, value: Array, g: Array, beta: Array, state: Array
-    ) -> tuple[Array, Array]:
-        """A token by the formulas, more of them in chunks."""
-        learn = delta_rule_of_token if len(value) == 1 else delta_rule_in_chunks
-        return learn(query, key, value, g, beta, state)
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:
         """Return weights of GEMMs packed, others as arrays."""

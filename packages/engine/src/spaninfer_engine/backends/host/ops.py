@@ -297,13 +297,7 @@ class HostOps:
         layer: int,
     ) -> Array:
         """Piece by piece."""
-        return learn_pieces(step.attention, (query, key, value, g, beta), self.learn, group, layer)
-
-    def learn(
-        self, query: Array, key: Array, value: Array, g: Array, beta: Array, state: Array
-    ) -> tuple[Array, Array]:
-        """What a state says of the queries of a piece, and the state behind it."""
-        return definition.delta_rule(query, key, value, g, beta, state)
+        return learn_pieces(step.attention, (query, key, value, g, beta), group, layer)
 
     def pool(self, step: Step[Array], x: Array, *, kinds: tuple[PoolKind, ...]) -> Array:
         """Text by text."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,16 +52,15 @@ def convolve_pieces(
 def learn_pieces(
     metadata: AttentionMetadata[Array],
     operands: tuple[Array, ...],
-    learn: Callable[..., tuple[Array, Array]],
     group: int,
     layer: int,
 ) -> Array:
-    """[T H E]: of query, key, value, g and beta, what `learn` makes of every piece and a state."""
+    """[T H E]: of query, key, value, g and beta, what every piece reads of its state."""
     states, out = metadata.caches[group].values[layer], np.empty_like(operands[2])
     for first, last, source, target in _pieces(metadata, group):
         state = np.zeros_like(states[target]) if source is None else states[source]
-        rows = (each[first:last] for each in operands)
-        out[first:last], states[target] = learn(*rows, state)
+        query, key, value, g, beta = (each[first:last] for each in operands)
+        out[first:last], states[target] = definition.delta_rule(query, key, value, g, beta, state)
     return out
 
 

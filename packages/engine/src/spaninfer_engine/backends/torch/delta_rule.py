@@ -1,7 +1,8 @@
 """The gated delta rule on torch: a token by the formula, more of them in chunks.
 
-See backends/cpu/delta_rule.py for the formulas of a chunk, and spaninfer_op_reference.delta_rule
-for what they compute. Everything is computed in float32, in which states are kept.
+See spaninfer_kernels_cpu/delta_rule/chunk.py for the formulas of a chunk, and
+spaninfer_op_reference.delta_rule for what they compute. Everything is computed in float32, in which
+states are kept.
 """
 
 from __future__ import annotations
