@@ -118,7 +118,7 @@ def test_where_a_step_fails_relays_get_the_error(monkeypatch: pytest.MonkeyPatch
         def fail(*_: object) -> None:
             raise MemoryError("broken")
 
-        monkeypatch.setattr(running._parts.runner, "start", fail)
+        monkeypatch.setattr(running._core._runner, "start", fail)
         _start(running, relay)
         wait_until(lambda: bool(relay.ended))
         assert relay.ended[0].reason is FinishReason.ERROR

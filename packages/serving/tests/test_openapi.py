@@ -1,6 +1,7 @@
 """The description of the server: every route is in it, and every body that it shows is answered."""
 
 import logging
+import shutil
 
 import pytest
 from fastapi.testclient import TestClient
@@ -19,12 +20,13 @@ CLASSIFIES = ("/classify", "/v1/classify")
 
 
 @pytest.fixture(scope="module")
-def serves(tool_engine, tmp_path_factory):
+def serves(tool_engine, tool_folder, tmp_path_factory):
     """What gives a client of a server whose model is for a path."""
     home = tmp_path_factory.mktemp("encoders")
     classes = {"small": ("BertModel", 0), "labels": ("BertForSequenceClassification", 3)}
     folders = [write_encoder(home / name, *given) for name, given in classes.items()]
-    settings = Settings(admin_hashes=(hash_of("root"),))
+    shutil.copytree(tool_folder, home / "step-100")
+    settings = Settings(admin_hashes=(hash_of("root"),), weights_folder=home)
     made = {"backend": "reference", "weights": "dummy"}
     with Engine(folders[0], **made) as embeds, Engine(folders[1], **made) as labels:
 

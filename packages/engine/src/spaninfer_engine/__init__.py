@@ -8,6 +8,7 @@ from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
     CheckpointError,
     ConfigError,
+    EngineAsleep,
     EngineClosed,
     EngineError,
     EngineUnavailable,
@@ -52,6 +53,7 @@ __all__ = [
     "ConfigError",
     "Decision",
     "Engine",
+    "EngineAsleep",
     "EngineClosed",
     "EngineConfig",
     "EngineError",

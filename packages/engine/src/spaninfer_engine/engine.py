@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
-from spaninfer_engine.assembly import core_of
 from spaninfer_engine.backends.backend import Profiler
 from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.cache_map import CacheMap
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.core import Core
+from spaninfer_engine.core_slot import AnyCore, Asleep, CoreSlot
 from spaninfer_engine.embedder import Embedder
-from spaninfer_engine.errors import InvalidPrompt, QueueFull, UnsupportedTask
+from spaninfer_engine.errors import EngineAsleep, InvalidPrompt, QueueFull, UnsupportedTask
 from spaninfer_engine.frontend import TASK_HINTS, Frontend
 from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
 from spaninfer_engine.intake import Intake
@@ -80,10 +81,10 @@ class Engine(Frontend, Resource):
 
     def __init__(self, model: str | Path | EngineConfig | Parts, **options: Any) -> None:
         parts = model if isinstance(model, Parts) else _build(model, options)
-        self._parts = parts
+        self._asked = parts.asked
         # Threads, and all that they reach, know the core but not the engine: else none was dropped.
-        self._core = core_of(parts)
-        finalize(self, self._core.drop).atexit = False  # threads end with the process
+        self._slot = CoreSlot(parts)
+        finalize(self, self._slot.drop).atexit = False  # threads end with the process
         self._handles = Handles()
         self._intake = Intake(parts)
         super().__init__(
@@ -103,7 +104,7 @@ class Engine(Frontend, Resource):
     @property
     def config(self) -> EngineConfig | None:
         """The options it was made with; None for one of parts."""
-        return self._parts.asked
+        return self._asked
 
     def start_request(
         self,
@@ -143,7 +144,8 @@ class Engine(Frontend, Resource):
 
         Raises UnsupportedTask for a model that does not generate.
         """
-        self._decoding().hand_over()
+        with suppress(EngineAsleep):  # they have ended
+            self._decoding().hand_over()
 
     def stop_relayed(self, request: RelayedRequest, index: int, reason: FinishReason) -> None:
         """End a choice of a relayed request before the next step."""
@@ -172,14 +174,55 @@ class Engine(Frontend, Resource):
 
     def thaw(self) -> None:
         """Compute steps again; harmless where nothing was frozen."""
-        self._decoding().freeze(is_frozen=False)
+        with suppress(EngineAsleep):
+            self._decoding().freeze(is_frozen=False)
 
     def reset_prefix_cache(self) -> None:
         """Share nothing computed so far with later requests; running ones continue.
 
         Raises UnsupportedTask for a model that does not generate.
         """
-        self._decoding().forget_prefixes()
+        with suppress(EngineAsleep):  # nothing is left of them
+            self._decoding().forget_prefixes()
+
+    def sleep(self, drain_s: float = 0.0) -> None:
+        """Give weights and KV cache back until `wake_up`; harmless where it sleeps already.
+
+        Requests that run may finish for so long, and are stopped then. Others, and those that come
+        meanwhile, get EngineAsleep. The tokenizer and templates can be used. Raises ConfigError for
+        an engine of parts, EngineClosed, StepTimeout.
+        """
+        self._slot.sleep(drain_s)
+
+    def wake_up(self) -> None:
+        """Read the weights again and take requests; harmless where it is awake.
+
+        The same requests get the same tokens as before. Raises what the start does, and ConfigError
+        where memory is left for a smaller context only; the engine sleeps on then.
+        """
+        self._slot.wake_up()
+
+    def update_weights(self, model: str | Path, drain_s: float = 0.0) -> None:
+        """Take the weights of a folder or file with the same model: architecture and shapes.
+
+        What `check_weights` raises is raised before the weights in use are given back. Requests
+        that run may finish for `drain_s` seconds, and are stopped then; those that come meanwhile
+        get EngineAsleep. Nothing computed before is shared with later requests. Tokenizer, template
+        and default sampling stay. Where the new weights cannot be read after all, the ones before
+        are read again, and the error is raised. A sleeping engine reads them when it wakes up.
+        """
+        self._slot.update(Path(model), drain_s)
+
+    def check_weights(self, model: str | Path) -> None:
+        """Raise unless a folder or file holds the same model, by its configuration, and the names
+        and shapes of its tensors: CheckpointError names what differs. Nothing changes.
+        """
+        self._slot.check(Path(model))
+
+    @property
+    def is_asleep(self) -> bool:
+        """True between `sleep` and `wake_up`."""
+        return isinstance(self._core, Asleep)
 
     def profiler(self) -> Profiler:
         """Return what measures the steps between its start and its stop; UnsupportedTask where the
@@ -352,8 +395,11 @@ class Engine(Frontend, Resource):
 
     def rows_of(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Return the rows [N C] of N texts: pooled hidden states, or logits of labels."""
-        if isinstance(self._core, Embedder):
-            return self._core.rows(texts)
+        core = self._core
+        if isinstance(core, Embedder):
+            return core.rows(texts)
+        if isinstance(core, Asleep) and "generate" not in self.tasks:
+            raise EngineAsleep
         raise self._generates()
 
     def stats(self) -> EngineStats:
@@ -376,14 +422,14 @@ class Engine(Frontend, Resource):
         long one may still take behind the drain; None: as long as any step.
         """
         self._intake.close()
-        self._core.close(drain_s, patience_s)
+        self._slot.close(drain_s, patience_s)
 
     def wait_over(self) -> None:
         """Wait until the engine is closed or has failed; its requests have been answered then.
 
         For servers, which end with it: a new process is what helps behind a step that failed.
         """
-        self._core.wait_over()
+        self._slot.wait_over()
 
     def __repr__(self) -> str:
         """Return the model, what computes, the context and the engine's state."""
@@ -393,9 +439,16 @@ class Engine(Frontend, Resource):
             f"{made.backend}, {made.dtype}, context {self.context}: {self._core.state.value}>"
         )
 
+    @property
+    def _core(self) -> AnyCore:
+        return self._slot.core
+
     def _decoding(self) -> Core:
-        if isinstance(self._core, Core):
-            return self._core
+        core = self._core
+        if isinstance(core, Core):
+            return core
+        if isinstance(core, Asleep) and "generate" in self.tasks:
+            raise EngineAsleep
         raise UnsupportedTask(
             f"this model ({self.resolved.architecture}) does not generate; {TASK_HINTS['generate']}"
         )

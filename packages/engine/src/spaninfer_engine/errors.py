@@ -20,6 +20,7 @@ EngineError
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
 └── EngineUnavailable       nothing wrong with the request: now is not the time
     ├── EngineClosed             the engine was closed, was dropped, or is draining
+    ├── EngineAsleep             the engine has given its weights back; wake it up
     ├── StepTimeout              a step did not end, which closed the engine
     ├── QueueFull                too many requests wait; try again later
     └── NoMemory                 the device lacked memory for a step; others carry on
@@ -192,6 +193,15 @@ class EngineUnavailable(EngineError):
 
 class EngineClosed(EngineUnavailable):
     """The engine was closed, was dropped, or is draining, while something was asked of it."""
+
+
+class EngineAsleep(EngineUnavailable):
+    """The engine has given its weights back."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the engine sleeps, or reads its weights, and takes no requests; try again later"
+        )
 
 
 class StepTimeout(EngineUnavailable):

@@ -17,6 +17,7 @@ class EngineState(Enum):
     """The life cycle of an engine."""
 
     RUNNING = "running"
+    ASLEEP = "asleep"  # has given weights and KV cache back, and takes none
     DRAINING = "draining"  # takes no new ones, and finishes those it has
     CLOSED = "closed"
     FAILED = "failed"  # a step failed: EngineStats.failure says how
@@ -62,7 +63,8 @@ class OffloadStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot; counters count from the start of the engine, times are seconds.
+    """A snapshot; counters count from the start of the engine, or since it last woke up, or took
+    other weights. Times are seconds.
 
     Taken while the loop runs, so the numbers may be a step apart.
     """

@@ -15,7 +15,7 @@ from spaninfer_serving.gate import Gate
 from spaninfer_serving.responses_api.store import StoredResponse
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.text_batcher import TextBatcher
-from spaninfer_serving.wire.admin import PauseMode, PauseState
+from spaninfer_serving.wire.admin import PauseMode, PauseState, Sleeping, SleepMode
 
 LOGGERS = ("spaninfer_serving", "spaninfer_engine")
 
@@ -92,6 +92,24 @@ class EngineClient(Protocol):
 
     async def drain(self) -> None:
         """Refuse new requests and wait until none runs any more."""
+        ...
+
+    async def sleep(self, mode: SleepMode) -> Sleeping:
+        """Give weights and KV cache back, as WeightsControl.sleep does."""
+        ...
+
+    async def wake_up(self) -> Sleeping:
+        """Read the weights again, as WeightsControl.wake_up does."""
+        ...
+
+    async def sleeping(self) -> Sleeping:
+        """Return whether the engine sleeps."""
+        ...
+
+    async def update_weights(
+        self, model_path: str, *, abort: bool, version: str | None
+    ) -> tuple[str, int]:
+        """Exchange the weights, as WeightsControl.update does."""
         ...
 
     async def start_profile(self) -> None:
@@ -196,6 +214,24 @@ class LocalClient:
     async def drain(self) -> None:
         """Refuse new requests and wait until none runs any more."""
         await self.control.drain()
+
+    async def sleep(self, mode: SleepMode) -> Sleeping:
+        """Give weights and KV cache back."""
+        return await self.control.weights.sleep(mode)
+
+    async def wake_up(self) -> Sleeping:
+        """Read the weights again."""
+        return await self.control.weights.wake_up()
+
+    async def sleeping(self) -> Sleeping:
+        """Return whether the engine sleeps."""
+        return self.control.weights.sleeping
+
+    async def update_weights(
+        self, model_path: str, *, abort: bool, version: str | None
+    ) -> tuple[str, int]:
+        """Exchange the weights."""
+        return await self.control.weights.update(model_path, abort=abort, version=version)
 
     async def start_profile(self) -> None:
         """Begin to measure steps."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spaninfer_engine import Engine, Placement, SamplingParams
 
+from spaninfer_serving.error_mapping import asleep
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.in_flight import InFlight, Running
 from spaninfer_serving.profiling import Profiling
 from spaninfer_serving.responses_api.store import STORED_BYTES, ResponseStore
 from spaninfer_serving.settings import Settings, account_of
+from spaninfer_serving.weights_control import WeightsControl
 from spaninfer_serving.wire.admin import PauseMode, PauseState
 
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
@@ -50,17 +52,21 @@ class EngineControl:
     in_flight: InFlight
     stored: ResponseStore
     profiling: Profiling
-    gate: Gate = field(default_factory=Gate)
-    is_frozen: bool = False
+    gate: Gate
+    weights: WeightsControl
 
     @classmethod
     def new(cls, engine: Engine, settings: Settings) -> EngineControl:
         """Return the control of an engine that is not in use yet."""
+        gate = Gate()
+        in_flight = InFlight({account_of(key): key.limits for key in settings.user_keys})
         return cls(
             engine,
-            InFlight({account_of(key): key.limits for key in settings.user_keys}),
+            in_flight,
             ResponseStore(settings.max_stored_responses, STORED_BYTES),
             Profiling(engine, settings.profile_dir),
+            gate,
+            WeightsControl(engine, gate, in_flight, settings),
         )
 
     async def start(
@@ -75,6 +81,7 @@ class EngineControl:
         """
         self._admit(asked)
         grammar = await compile_grammar()  # kept cached by the reference until all have begun
+        self.gate.check()  # again: it may have been closed meanwhile
         running: list[R] = []
         for number in range(0, len(asked.prompts), STARTED_TOGETHER):
             if number:
@@ -108,10 +115,12 @@ class EngineControl:
 
         Returns when none runs any more, or with `keep`, when no more steps are planned.
         """
+        if mode == "keep" and self.engine.is_asleep:
+            raise asleep()
         self.gate.shut()
         if mode == "keep":
             self.engine.freeze()
-            self.is_frozen = True
+            self.gate.note_frozen(is_frozen=True)
         if mode == "abort":
             self.in_flight.abort_all()
         if mode != "keep":
@@ -129,7 +138,8 @@ class EngineControl:
     @property
     def state(self) -> PauseState:
         """Return whether requests are held back."""
-        return PauseState(is_paused=self.gate.is_shut, is_frozen=self.is_frozen)
+        gate = self.gate.state
+        return PauseState(is_paused=gate.is_paused, is_frozen=gate.is_frozen)
 
     def abort(self, ids: Sequence[str] | None) -> list[str]:
         """End requests by their ids, None: all; return those that there were.
@@ -148,7 +158,7 @@ class EngineControl:
 
     def _thaw(self) -> None:
         self.engine.thaw()
-        self.is_frozen = False
+        self.gate.note_frozen(is_frozen=False)
 
 
 async def _pause(running: Sequence[Running]) -> None:

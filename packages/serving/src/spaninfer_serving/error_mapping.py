@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spaninfer_engine import (
+    EngineAsleep,
     EngineUnavailable,
     InvalidGrammar,
     InvalidMedia,
@@ -56,6 +57,8 @@ def problem_of(error: Exception, prompt_param: str) -> Problem:
             return Problem(400, str(error), param=prompt_param)
         case QueueFull():
             return busy(str(error))
+        case EngineAsleep():
+            return asleep()
         case EngineUnavailable():
             return Problem(
                 503,
@@ -70,6 +73,17 @@ def problem_of(error: Exception, prompt_param: str) -> Problem:
                 "the server failed while it processed the request; its log says why",
                 type="server_error",
             )
+
+
+def asleep() -> Problem:
+    """Return the refusal of a request to an engine that sleeps."""
+    return Problem(
+        503,
+        "the engine sleeps and takes no requests until an operator wakes it up",
+        type="server_error",
+        code="asleep",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
 
 
 def busy(message: str) -> Problem:

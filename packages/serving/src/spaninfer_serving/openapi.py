@@ -10,7 +10,16 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from spaninfer_serving.messages_api.envelope import PREFIX
-from spaninfer_serving.wire.admin import AbortRequest, AbortResponse, Done, LogLevelRequest
+from spaninfer_serving.wire.admin import (
+    AbortRequest,
+    AbortResponse,
+    Done,
+    LogLevelRequest,
+    MemoryTags,
+    Sleeping,
+    UpdateWeightsRequest,
+    WeightsUpdated,
+)
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 from spaninfer_serving.wire.generate import GenerateRequest, GenerateResponse
@@ -170,6 +179,8 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
     DetokenizeRequest: {"ids": {"tokens": [5, 6, 7]}},
     TemplateRequest: {"conversation": {"messages": _HELLO}},
     AbortRequest: {"one": {"request_ids": ["req-1"]}, "all": {"abort_all": True}},
+    MemoryTags: {"all": {}, "some": {"tags": ["kv_cache"]}},
+    UpdateWeightsRequest: {"folder": {"model_path": "step-100", "weight_version": "100"}},
     LogLevelRequest: {"level": {"level": "info"}},
     EmbeddingRequest: {"texts": {"input": _DOCUMENTS}},
     RerankRequest: {"texts": {"query": "Who had the cheese?", "documents": _DOCUMENTS}},
@@ -182,6 +193,7 @@ ANSWERS = (
     ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
     CompletionResponse, GenerateResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse,
     EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
+    Sleeping, WeightsUpdated,
 )  # fmt: skip
 
 _FORMS: dict[str, dict[str, Any]] = {
@@ -204,10 +216,12 @@ def answers_to(
     event: type[BaseModel] | None = None,
     *,
     events: str | None = None,
+    refused: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """Return what a route's description says about its body, and its kinds of answers.
 
-    Of a stream, the model of its `event`, or a sentence about its `events`.
+    Of a stream, the model of its `event`, or a sentence about its `events`. `refused` are refusals
+    of the route's own.
     """
     values = EXAMPLES[body]
     if issubclass(body, SamplingFields):
@@ -222,9 +236,11 @@ def answers_to(
     if events is not None:
         says += ", or with stream: its events"
         content["text/event-stream"] = {"schema": EVENT | {"description": events}}
+    responses: dict[str, Any] = {"200": {"description": says, "content": content}}
+    _refusals(responses, refused or {}, "Error")
     return {
         "requestBody": {"required": True, "content": {"application/json": asked}},
-        "responses": {"200": {"description": says, "content": content}},
+        "responses": responses,
     }
 
 

@@ -74,6 +74,7 @@ class Settings:
     max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
     tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
     profile_dir: Path | None = None  # profiles are written there; None: there are none
+    weights_folder: Path | None = None  # operators may exchange weights for others below it
     media_folder: Path | None = None  # file: URLs below it are read
     media_fetch: bool = False  # https: URLs are fetched, from public addresses
     media_hosts: tuple[str, ...] = ()  # from these alone; empty: from all
@@ -118,6 +119,10 @@ class Settings:
             raise ConfigError(f"--media-folder is {self.media_folder}, and there is no such folder")
         if self.profile_dir is not None and not self.profile_dir.is_dir():
             raise ConfigError(f"--profile-dir is {self.profile_dir}, and there is no such folder")
+        if self.weights_folder is not None and not self.weights_folder.is_dir():
+            raise ConfigError(
+                f"--weights-folder is {self.weights_folder}, and there is no such folder"
+            )
         if self.media_hosts and not self.media_fetch:
             raise ConfigError("--media-host names whom media are fetched from; add --media-fetch")
         _check_keys("--api-key", self.api_keys)

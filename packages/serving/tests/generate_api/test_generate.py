@@ -47,6 +47,7 @@ def test_token_ids_are_continued_and_counted(post, truth):
     assert (meta["prompt_tokens"], meta["completion_tokens"]) == (5, 5)
     assert set(meta) == {
         *("id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"),
+        "weight_version",
         "e2e_latency",
     }
 

@@ -161,7 +161,8 @@ def test_the_rest_says_what_the_server_is(operated):
     address = operated.address
 
     assert ask(address, "/get_world_size", method="GET") == (200, {"world_size": 1})
-    assert ask(address, "/is_sleeping", method="GET") == (200, {"is_sleeping": False})
+    awake = {"is_sleeping": False, "weights": "in memory"}
+    assert ask(address, "/is_sleeping", method="GET") == (200, awake)
     assert ask(address, "/version", method="GET", key="user")[0] == 200
     status, info = ask(address, "/server_info?config_format=json", method="GET")
     assert (status, info["model"]) == (200, "tiny")

@@ -72,6 +72,13 @@ class Access:
             help="Let requests with different keys share cached prefixes, media and schemas.",
         ),
     ] = False
+    weights_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Operators may exchange the weights for others below this folder "
+            "(POST /update_weights_from_disk)."
+        ),
+    ] = None
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -83,6 +90,7 @@ class Access:
             "admin_hashes": (
                 () if self.admin_key_file is None else read_admin_file(self.admin_key_file)
             ),
+            "weights_folder": self.weights_folder,
             "no_auth": self.no_auth,
             "share_prefixes": self.share_prefixes,
         }

@@ -220,9 +220,8 @@ class ApiServers:
         )
 
     def _tell_gate(self) -> None:
-        gate = self._control.gate
         for seat in self._seats.values():
-            seat.link.send(Gate(gate.is_shut, gate.is_closed))
+            seat.link.send(Gate(self._control.gate.state))
 
     def _operations(self) -> Operations:
         """Return what API servers may call."""
@@ -230,6 +229,15 @@ class ApiServers:
 
         async def pause(mode: Any, clear_cache: bool) -> Any:  # of a message
             return (await control.pause(mode, clear_cache=clear_cache)).model_dump()
+
+        async def sleep(mode: Any) -> Any:
+            return (await control.weights.sleep(mode)).model_dump()
+
+        async def wake_up() -> Any:
+            return (await control.weights.wake_up()).model_dump()
+
+        async def update_weights(model_path: str, abort: bool, version: str | None) -> Any:
+            return await control.weights.update(model_path, abort=abort, version=version)
 
         async def log_from(level: str) -> None:
             set_log_level(level)
@@ -256,6 +264,10 @@ class ApiServers:
             "pause_state": _soon(lambda: control.state.model_dump()),
             "abort": _soon(control.abort),
             "drain": control.drain,
+            "sleep": sleep,
+            "wake_up": wake_up,
+            "sleeping": _soon(lambda: control.weights.sleeping.model_dump()),
+            "update_weights": update_weights,
             "start_profile": control.profiling.start,
             "stop_profile": control.profiling.stop,
             "num_in_flight": _soon(lambda: len(control.in_flight)),

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Raw, Struct, msgpack
 
 from spaninfer_serving.api_server.records import Fault
+from spaninfer_serving.gate import GateState
 
 LogprobRecord = tuple[int, float, int, Sequence[tuple[int, float]]]
 """A token id, its log-probability and rank, and the most likely tokens."""
@@ -83,8 +84,7 @@ class Refused(Struct, array_like=True, tag=10, frozen=True):
 class Gate(Struct, array_like=True, tag=6, frozen=True):
     """The gate in front of the engine has changed."""
 
-    is_shut: bool
-    is_closed: bool
+    state: GateState
 
 
 class LogFrom(Struct, array_like=True, tag=7, frozen=True):

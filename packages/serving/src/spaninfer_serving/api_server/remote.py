@@ -36,7 +36,7 @@ from spaninfer_serving.engine_control import StartRequest
 from spaninfer_serving.fair_queue import Client
 from spaninfer_serving.gate import Gate
 from spaninfer_serving.responses_api.store import StoredResponse
-from spaninfer_serving.wire.admin import PauseMode, PauseState
+from spaninfer_serving.wire.admin import PauseMode, PauseState, Sleeping, SleepMode
 
 GONE = "the engine's process has ended"
 
@@ -182,6 +182,25 @@ class RemoteClient:
         """Refuse new requests and wait until none runs any more."""
         await self._operate("drain")
 
+    async def sleep(self, mode: SleepMode) -> Sleeping:
+        """Give weights and KV cache back."""
+        return Sleeping(**await self._operate("sleep", mode))
+
+    async def wake_up(self) -> Sleeping:
+        """Read the weights again."""
+        return Sleeping(**await self._operate("wake_up"))
+
+    async def sleeping(self) -> Sleeping:
+        """Return whether the engine sleeps."""
+        return Sleeping(**await self._operate("sleeping"))
+
+    async def update_weights(
+        self, model_path: str, *, abort: bool, version: str | None
+    ) -> tuple[str, int]:
+        """Exchange the weights."""
+        version, num_running = await self._operate("update_weights", model_path, abort, version)
+        return str(version), int(num_running)
+
     async def start_profile(self) -> None:
         """Begin to measure the engine's steps."""
         await self._operate("start_profile")
@@ -239,8 +258,8 @@ class RemoteClient:
             case messages.Refused(keys, fault):
                 for key in keys:
                     self._choices.refuse(key, error_of(fault))
-            case messages.Gate(is_shut, is_closed):
-                self.gate.show(is_shut=is_shut, is_closed=is_closed)
+            case messages.Gate(state):
+                self.gate.show(state)
             case messages.LogFrom(level):
                 set_log_level(level)
             case messages.Drain():

@@ -33,6 +33,7 @@ class GenerateAnswer:
     body: GenerateRequest
     job: GenerationJob
     words: TokenDecoder
+    weight_version: str
 
     async def whole(self, outputs: AsyncIterator[tuple[int, Output]]) -> Answer:
         """Return all results as JSON in pieces."""
@@ -73,6 +74,7 @@ class GenerateAnswer:
             finish_reason=_ended(choice),
             prompt_tokens=len(prompt.ids),
             completion_tokens=len(choice.token_ids),
+            weight_version=self.weight_version,
         )
         usage = choice.last.usage if choice.last is not None else None
         if usage is not None:

@@ -5,6 +5,7 @@ Each needs an admin key: without --admin-key-file there is none, and all are ref
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, get_args
@@ -20,12 +21,17 @@ from spaninfer_serving.wire.admin import (
     AbortResponse,
     Done,
     LogLevelRequest,
+    MemoryTags,
     PauseMode,
     PauseState,
     ProfileWritten,
     ServerInfo,
     Sleeping,
+    SleepMode,
+    UpdateWeightsRequest,
     Version,
+    WeightsUpdated,
+    WeightVersion,
     WorldSize,
 )
 from spaninfer_serving.wire.errors import Problem
@@ -48,18 +54,20 @@ router = APIRouter(dependencies=[Depends(admin_only)])
 public = APIRouter()  # with any key
 
 MODES = get_args(PauseMode)
+SLEEP_MODES = get_args(SleepMode)
+LEVELS = ("1", "2")
+WAKE_TAGS = ("weights", "kv_cache")
 SGLANG_MODES: dict[str, PauseMode] = {"abort": "abort", "in_place": "keep"}
 NOT_SUPPORTED = {
-    "/sleep": "weights cannot be moved away; stop the server, and start it again",
-    "/wake_up": "weights are never moved away",
-    "/release_memory_occupation": "memory cannot be given back; stop the server",
-    "/resume_memory_occupation": "memory is never given back",
-    "/init_weight_transfer_engine": "weights are packed when they are loaded, and cannot change",
-    "/start_weight_update": "weights are packed when they are loaded, and cannot change",
-    "/update_weights": "weights are packed when they are loaded; start a server of the new ones",
-    "/finish_weight_update": "weights are packed when they are loaded, and cannot change",
-    "/update_weights_from_disk": "weights are packed when they are loaded; start a server of "
-    "the new folder",
+    **dict.fromkeys(
+        (
+            "/init_weight_transfer_engine",
+            "/start_weight_update",
+            "/update_weights",
+            "/finish_weight_update",
+        ),
+        "weights come from files alone; save them, and call /update_weights_from_disk",
+    ),
     "/collective_rpc": "no code can be sent to the server",
 }
 """What frameworks call that this server cannot do, and why."""
@@ -158,6 +166,7 @@ async def server_info(request: Request) -> ServerInfo:
     return ServerInfo(
         version=version("spaninfer-serving"),
         model=service.model,
+        weight_version=service.client.gate.state.weight_version,
         decided=_plain(asdict(service.engine.resolved)),
         state=stats.state.value,
         in_flight=await service.client.num_in_flight(),
@@ -173,10 +182,79 @@ async def world_size() -> WorldSize:
     return WorldSize()
 
 
+SLEPT = {409: "Requests are running", 503: "The weights could not be read"}
+UPDATED = {
+    409: "Requests are kept by a pause",
+    501: "There is no folder for weights",
+    503: "The weights could not be read",
+}
+
+
+@router.post(
+    "/sleep", openapi_extra=refusals(SLEPT) | query(level=LEVELS, mode=SLEEP_MODES, tags=("",))
+)
+async def sleep(request: Request) -> Sleeping:
+    """Give weights and KV cache back, whatever the level; requests are refused meanwhile."""
+    _chosen(request, "level", LEVELS)
+    _chosen(request, "tags", ("",))
+    return await service_of(request).client.sleep(_chosen(request, "mode", SLEEP_MODES))
+
+
+@router.post("/wake_up", openapi_extra=refusals(SLEPT) | query(tags=("", *WAKE_TAGS)))
+async def wake_up(request: Request) -> Sleeping:
+    """Read the weights again, and make a KV cache, whatever the tags; let requests in."""
+    for tag in request.query_params.getlist("tags"):
+        if tag not in ("", *WAKE_TAGS):
+            raise _not_allowed("tags", tag, WAKE_TAGS)
+    return await service_of(request).client.wake_up()
+
+
 @router.get("/is_sleeping")
-async def is_sleeping() -> Sleeping:
-    """Say whether the weights are away."""
-    return Sleeping()
+async def is_sleeping(request: Request) -> Sleeping:
+    """Say whether the engine sleeps, and where the weights are."""
+    return await service_of(request).client.sleeping()
+
+
+@router.post(
+    "/release_memory_occupation", openapi_extra=answers_to(MemoryTags, Sleeping, refused=SLEPT)
+)
+async def release_memory(request: Request) -> Sleeping:
+    """Sleep, by SGLang's name."""
+    await handled(request, MemoryTags, lambda body, _: body)
+    return await service_of(request).client.sleep("refuse")
+
+
+@router.post(
+    "/resume_memory_occupation", openapi_extra=answers_to(MemoryTags, Sleeping, refused=SLEPT)
+)
+async def resume_memory(request: Request) -> Sleeping:
+    """Wake up, by SGLang's name."""
+    await handled(request, MemoryTags, lambda body, _: body)
+    return await service_of(request).client.wake_up()
+
+
+@router.post(
+    "/update_weights_from_disk",
+    openapi_extra=answers_to(UpdateWeightsRequest, WeightsUpdated, refused=UPDATED),
+)
+async def update_weights(request: Request) -> WeightsUpdated:
+    """Exchange the weights for those of a folder; requests that come meanwhile wait."""
+    body = await handled(request, UpdateWeightsRequest, lambda body, _: body)
+    version, num_running = await service_of(request).client.update_weights(
+        body.model_path, abort=body.abort_all_requests, version=body.weight_version
+    )
+    return WeightsUpdated(
+        message=f"the weights are those of {body.model_path}",
+        num_paused_requests=num_running,
+        weight_version=version,
+    )
+
+
+@router.get("/get_weight_version")
+async def weight_version(request: Request) -> WeightVersion:
+    """Say which weights answer requests."""
+    state = service_of(request).client.gate.state
+    return WeightVersion(weight_version=state.weight_version)
 
 
 async def not_supported(request: Request) -> None:
@@ -213,5 +291,9 @@ def _chosen(request: Request, name: str, allowed: tuple[Any, ...]) -> Any:
     """Return a parameter of the query, by default the first; Problem for another value."""
     given = request.query_params.get(name, allowed[0])
     if given not in allowed:
-        raise Problem(400, f"{name} is {given!r}; allowed are {', '.join(allowed)}", param=name)
+        raise _not_allowed(name, given, allowed)
     return given
+
+
+def _not_allowed(name: str, given: str, allowed: Sequence[str]) -> Problem:
+    return Problem(400, f"{name} is {given!r}; allowed are {', '.join(allowed)}", param=name)

@@ -37,7 +37,8 @@ async def generate(request: Request) -> Response:
     if body.rid is not None:
         request.state.tally.request_id = body.rid
     outputs = await started(request, job, is_streamed=body.stream)
-    answer = GenerateAnswer(body, job, service.words)
+    version = service.client.gate.state.weight_version  # weights change while nothing runs
+    answer = GenerateAnswer(body, job, service.words, version)
     if body.stream:
         return streamed(request, answer.growing(outputs), DataEvents())
     return await whole(request, lambda: answer.whole(outputs))

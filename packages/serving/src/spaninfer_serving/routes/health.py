@@ -32,8 +32,12 @@ async def live(request: Request) -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """Say whether new requests are welcome: 503 while draining, or after the engine failed."""
     service = service_of(request)
-    if service.draining or service.client.gate.is_closed:
+    gate = service.client.gate.state
+    if service.draining or gate.is_closed:
         return JSONResponse({"status": "draining"}, status_code=503)
+    if gate.is_asleep or gate.is_changing:
+        said = "the engine is asleep" if gate.is_asleep else "weights are exchanged"
+        return JSONResponse({"status": said}, status_code=503)
     state = (await service.client.stats()).state
     if state is not EngineState.RUNNING:
         return JSONResponse({"status": f"the engine is {state.value}"}, status_code=503)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
 from spaninfer_serving.wire.fields import RequestFields, Strings
 
 PauseMode = Literal["abort", "wait", "keep"]
+SleepMode = Literal["refuse", "wait", "abort"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -75,9 +76,58 @@ class WorldSize(BaseModel):
 
 
 class Sleeping(BaseModel):
-    """The sleep state of the weights: always awake."""
+    """The sleep state of the engine, and where its weights are: at every level of sleep on disk."""
 
-    is_sleeping: Literal[False] = False
+    is_sleeping: bool
+    weights: Literal["in memory", "on disk"]
+
+    @classmethod
+    def of(cls, *, is_sleeping: bool) -> Sleeping:
+        """Return the state of an engine."""
+        return cls(is_sleeping=is_sleeping, weights="on disk" if is_sleeping else "in memory")
+
+
+class MemoryTags(RequestFields):
+    """The body of POST /release_memory_occupation and /resume_memory_occupation: whatever the tags
+    are, everything goes and comes.
+    """
+
+    tags: Annotated[list[Literal["weights", "kv_cache", "cuda_graph"]], Field(max_length=3)] = (
+        Field(default_factory=list)
+    )
+
+
+class UpdateWeightsRequest(RequestFields):
+    """The body of POST /update_weights_from_disk."""
+
+    not_supported: ClassVar = {
+        "flush_cache": (None, True),  # always: what is cached is of other weights
+        "is_async": (None, False),
+        "keep_pause": (None, False),
+        "load_format": (None, "auto", "safetensors"),
+        "recapture_cuda_graph": (None, True, False),  # they always are
+        "token_step": (None, 0),
+        "torch_empty_cache": (None, True, False),
+    }
+
+    model_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    abort_all_requests: bool = False
+    weight_version: Annotated[str, Field(max_length=256)] | None = None
+
+
+class WeightsUpdated(BaseModel):
+    """The weights have been exchanged; so many requests ran, and were waited for or ended."""
+
+    success: Literal[True] = True
+    message: str
+    num_paused_requests: int
+    weight_version: str
+
+
+class WeightVersion(BaseModel):
+    """The version of the weights: that of the last update, or `default`."""
+
+    weight_version: str
 
 
 class ServerInfo(BaseModel):
@@ -85,6 +135,7 @@ class ServerInfo(BaseModel):
 
     version: str
     model: str
+    weight_version: str
     decided: dict[str, Any]
     state: str
     in_flight: int

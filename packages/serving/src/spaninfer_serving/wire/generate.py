@@ -104,6 +104,7 @@ class MetaInfo(BaseModel):
     finish_reason: Ended | None
     prompt_tokens: int
     completion_tokens: int
+    weight_version: str
     cached_tokens: int | None = None  # these two at the end
     e2e_latency: float | None = None
     input_token_logprobs: list[Logprob] | None = None
