@@ -47,7 +47,7 @@ def measure(client, folder):
 
 
 def check(operators):
-    # Of eight, steps that not all threads saw from begin to end are left out: more on a busy machine.
+    # Of eight: steps that not all threads saw from begin to end are left out, more when it is busy.
     assert {each["steps"] for each in operators} <= set(range(1, 9))
     assert any("gemm" in each["operator"] for each in operators)
 
