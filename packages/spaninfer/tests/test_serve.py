@@ -115,7 +115,8 @@ class Served:
     def ended(self):
         """Return the code with which the process ends."""
         code = self.process.wait(LIMIT_S)
-        self._reading.join()
+        self._reading.join(LIMIT_S)
+        assert not self._reading.is_alive(), "a process below it still has its standard error"
         return code
 
 
