@@ -1,4 +1,4 @@
-"""What the tests of all packages share: who runs where, and where real data is."""
+"""Fixtures and hooks of all packages' tests: which tests run here, and the path of real data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keys and values in 8 and 4 bits do to the bundled model's next-token distributions.
+"""Divergence of the bundled model's next-token distributions under KV caches of 8 and 4 bits.
 
 In float64, by the definitions of spaninfer_op_reference: answers that the model itself wrote are
 read again with quantised keys and values. One JSON record per format on standard output. Beside

@@ -1,4 +1,4 @@
-"""What weights in published formats do to the bundled model's next-token distributions.
+"""Divergence of the bundled model's next-token distributions under published weight formats.
 
 The same answers as in `weight_divergence.py`, read by the model whose matrices are rounded to each
 format and then multiplied in float32: the error of weights alone, whatever a backend does to

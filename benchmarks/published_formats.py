@@ -1,4 +1,4 @@
-"""The numbers that published formats leave of a weight[N K]: rounded to nearest, without data.
+"""Weights[N K] rounded to nearest in published formats, without calibration data.
 
 GGUF's one-level types are rounded by the gguf package. Its two-level types, which the package only
 reads, are rounded here: scales of groups are searched, then rounded as a block stores them.

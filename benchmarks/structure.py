@@ -1,4 +1,4 @@
-"""Counts of the source tree, a JSON record per commit: size, shape, habits that were ended.
+"""Metrics of the source tree, one JSON record per commit: sizes, shapes, retired habits.
 
     python benchmarks/structure.py [COMMIT ...] >> benchmarks/records/structure-DATE.jsonl
 

@@ -1,4 +1,4 @@
-"""What weights in fewer bits do to the bundled model's next-token distributions, beside their size.
+"""Divergence of the bundled model's next-token distributions under weight quantisation, and sizes.
 
 Answers that the model itself wrote are read again on the CPU, each in one step, with weights in
 every format that `--quantize` makes, and compared with those in float32. One JSON record per format

@@ -1,4 +1,4 @@
-"""The same as `weight_divergence.py` of weights in the formats of backend `cuda`.
+"""The measurements of `weight_divergence.py`, for the weight formats of backend `cuda`.
 
 The bundled model reads its answers on a GPU, each in one step, and a few tokens in a step. Each
 format is measured with the head rounded like other weights, as `--quantize` does, and with it in 16

@@ -1,4 +1,4 @@
-"""Time products with packed weights beside reading memory and numpy with BLAS: JSON lines.
+"""Time GEMMs with packed weights against memory bandwidth and numpy's BLAS: JSON lines.
 
     python benchmarks/bench_products.py [--shapes 896x896 4864x896] [--rows 1 256] [--rounds 9]
 

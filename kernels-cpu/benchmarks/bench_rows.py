@@ -1,4 +1,4 @@
-"""Time norms, draws and mixtures of experts: JSON lines.
+"""Time norms, sampling and mixtures of experts: JSON lines.
 
     python benchmarks/bench_rows.py [--rows 1 256]
 

@@ -1,4 +1,4 @@
-"""What it costs a thread pool to go from call to call, alone and beside a process that takes a CPU.
+"""Latency between calls of a thread pool, alone and beside a process that competes for a CPU.
 
 One JSON record per case: microseconds per call of a script whose calls do nothing, or read a part
 of an array that no cache holds; medians over rounds, which alternate between the cases.

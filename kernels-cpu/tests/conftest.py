@@ -1,4 +1,4 @@
-"""Helpers of several test files are modules of the folder fixtures/, imported by bare names."""
+"""The path of fixtures/, whose modules the tests import by bare names."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The kernels for AArch64: the instructions that they hold, and what they compute under qemu.
+"""Kernels for AArch64: their instructions, and their results under qemu.
 
 Neither needs an Arm machine. The second needs qemu-user-static and binutils-aarch64-linux-gnu.
 """

@@ -1,4 +1,4 @@
-"""What would have a kernel read or write beside its memory is refused before there is a call."""
+"""Bounds checks of calls: anything that would make a kernel leave its memory is refused."""
 
 from __future__ import annotations
 

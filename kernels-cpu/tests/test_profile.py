@@ -1,4 +1,4 @@
-"""The time of a step by operator: everything between two steps' beginnings is somebody's."""
+"""Profiles by operator, which account for all of a step's time."""
 
 from __future__ import annotations
 

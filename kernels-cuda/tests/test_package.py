@@ -1,4 +1,4 @@
-"""The shop window."""
+"""The public names of the package."""
 
 from types import ModuleType
 

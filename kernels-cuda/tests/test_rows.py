@@ -1,4 +1,4 @@
-"""How rows are divided: a table."""
+"""Division of a row among threads: a table."""
 
 import pytest
 from spaninfer_kernel_launch import Launch, ShapeError

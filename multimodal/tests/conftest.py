@@ -1,4 +1,4 @@
-"""Where real media are, and helpers of several test files."""
+"""The path of real media, and helpers shared by several test files."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What files that were made to exhaust a decoder cost, each in a process of its own."""
+"""Cost of files built to exhaust a decoder, each decoded in a process of its own."""
 
 import json
 import struct

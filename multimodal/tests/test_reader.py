@@ -1,4 +1,4 @@
-"""From URLs of every kind to media, without blocking the event loop."""
+"""The media reader: URLs of every kind to media, without blocking the event loop."""
 
 import asyncio
 import base64

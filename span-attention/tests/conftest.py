@@ -1,4 +1,4 @@
-"""Arrays of torch and cupy on the GPU, made of numpy's and turned back into them."""
+"""Conversion of arrays between numpy and torch or cupy on the GPU."""
 
 import sys
 from pathlib import Path

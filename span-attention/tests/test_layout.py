@@ -1,4 +1,4 @@
-"""Sizes and places of spans."""
+"""Sizes and offsets of spans."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is asked of the arrays for results and log-sum-exps before anything is launched."""
+"""Checks of output arrays, with and without log-sum-exps, before a launch."""
 
 import numpy as np
 import pytest

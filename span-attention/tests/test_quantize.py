@@ -1,4 +1,4 @@
-"""The formats that hold codes."""
+"""Formats of quantised KV caches."""
 
 from span_attention import Format
 from span_attention.quantize import CODES

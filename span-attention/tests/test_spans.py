@@ -1,4 +1,4 @@
-"""Where the arrays of a layer begin."""
+"""Offsets of the arrays of a layer."""
 
 import pytest
 from span_attention import Format, SpanLayout, Spans

@@ -1,4 +1,4 @@
-"""Every program that the documentation shows runs, as its page shows it."""
+"""Programs shown in the documentation: all of them run, as their page shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody is told to install from an index what is on none: our own packages."""
+"""Installation instructions: none names our packages on an index that does not have them."""
 
 from __future__ import annotations
 

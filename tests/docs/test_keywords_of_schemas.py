@@ -1,4 +1,4 @@
-"""The guide's table of JSON-schema keywords says what the compiler does."""
+"""The guide's table of JSON-schema keywords, against the compiler."""
 
 from __future__ import annotations
 

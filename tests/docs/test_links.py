@@ -1,4 +1,4 @@
-"""Links between files of the repository lead somewhere; those of docs/ stay inside."""
+"""Links between files of the repository: all targets exist; those of docs/ stay inside."""
 
 from __future__ import annotations
 

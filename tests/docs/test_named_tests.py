@@ -1,4 +1,4 @@
-"""Tests that a page names are there, under the name that pytest knows."""
+"""Tests named in documentation: they exist, under that name."""
 
 from __future__ import annotations
 

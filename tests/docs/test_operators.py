@@ -1,4 +1,4 @@
-"""The README of a kernel package shows a call of each of its operators."""
+"""READMEs of kernel packages, each of which shows a call of every operator."""
 
 from __future__ import annotations
 

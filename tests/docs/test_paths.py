@@ -1,4 +1,4 @@
-"""Files, folders and dotted names that pages about the code mention are in the tree."""
+"""Files, folders and dotted names mentioned in documentation: all of them exist."""
 
 from __future__ import annotations
 

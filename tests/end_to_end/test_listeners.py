@@ -1,5 +1,5 @@
-"""What a server listens at: the address it was given, and nothing else (as CVE-2025-30202 and
-CVE-2025-47277, sockets between processes that every interface took).
+"""Listening sockets of a server: the given address and no other (cf. CVE-2025-30202 and
+CVE-2025-47277, internal sockets open on every interface).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The playground in a browser, asked about a picture that is dropped into it.
+"""The playground in a browser, with a picture dropped into it.
 
 docs/images/playground.png and playground-dark.png are its views.
 """

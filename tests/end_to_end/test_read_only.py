@@ -1,4 +1,4 @@
-"""Every command in a container that may write nowhere, by a user whom the system does not know."""
+"""Every command in a read-only container, run by a user without an account."""
 
 from __future__ import annotations
 

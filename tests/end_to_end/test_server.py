@@ -1,4 +1,4 @@
-"""The server process under bad bodies, leaving clients, signals and open addresses."""
+"""The server process under malformed bodies, disconnects, signals and occupied addresses."""
 
 import http.client
 import json

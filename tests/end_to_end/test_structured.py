@@ -1,4 +1,4 @@
-"""The bundled model writes what schemas ask for: greedy, sampled, streamed, and beside others."""
+"""Structured output of the bundled model: greedy, sampled, streamed, and in a mixed batch."""
 
 from __future__ import annotations
 

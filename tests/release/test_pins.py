@@ -1,4 +1,4 @@
-"""What is tested is pinned once: constraints.txt, and the hooks before a commit agree with it."""
+"""Pinned versions: constraints.txt, with which the pre-commit hooks agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Siblings are published one by one: each says which series of the others it was made for."""
+"""Version ranges of sibling packages, which are published one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Built wheels hold what the sources hold, and install alone with only what they declare."""
+"""Built wheels: complete, and installable alone with only their declared dependencies."""
 
 from __future__ import annotations
 

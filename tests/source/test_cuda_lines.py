@@ -1,4 +1,4 @@
-"""CUDA sources keep the line length of .clang-format."""
+"""Line lengths of CUDA sources, as .clang-format sets them."""
 
 from pathlib import Path
 

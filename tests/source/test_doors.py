@@ -1,4 +1,4 @@
-"""The import contracts on the doors of packages refuse what they should: `nox -s layers`."""
+"""Import contracts at the doors of packages, tried with imports that break them."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""No source reads what could run code: no pickle, no eval, nor libraries' doors to them."""
+"""Sources that could run code they read: no pickle, no eval, no library's equivalent."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Functions have at most six parameters, but for those whose signature is somebody else's.
+"""Parameter counts of functions: at most six, except where others set the signature.
 
 Operators name every operand and option, as torch's and FlashInfer's do (`attend`, `moe`, `launch`,
 `prepare`); commands have an option per parameter, or per field of a group; Numba calls intrinsics.

@@ -1,4 +1,4 @@
-"""Plans one behind the other in the same memory."""
+"""Consecutive plans of attention in the same memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named arguments: what a call holds is what its kernel reads, and nothing else is taken."""
+"""Named arguments of kernels: a kernel reads what its call holds; anything else is refused."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What was compiled is kept until a source changes, for the CPU that it was compiled for."""
+"""Compiled functions on disk: kept per CPU, rebuilt when a source changes."""
 
 import ctypes
 import shutil

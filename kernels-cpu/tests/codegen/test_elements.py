@@ -1,4 +1,4 @@
-"""What kernels say instead of Python's and numpy's words, which take Numba longer to compile."""
+"""Numbers at addresses, and their cheap replacements for numpy's min, max and bit casts."""
 
 import numpy as np
 import pytest

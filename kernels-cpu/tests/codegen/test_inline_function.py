@@ -1,4 +1,4 @@
-"""Parts of kernels: compiled once per types, only as part of what calls them."""
+"""Inline functions: compiled once per argument types, only as part of their caller."""
 
 import numpy as np
 import pytest

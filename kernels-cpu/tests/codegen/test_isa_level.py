@@ -1,4 +1,4 @@
-"""Which instructions are chosen, and that every choice computes the same."""
+"""ISA levels: detection and choice, and equal results at every level."""
 
 import os
 import re

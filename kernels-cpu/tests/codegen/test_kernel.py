@@ -1,4 +1,4 @@
-"""Kernels have names by which other processes find them."""
+"""Names of kernels, by which other processes find them."""
 
 import json
 from dataclasses import dataclass

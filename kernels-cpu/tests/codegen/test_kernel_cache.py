@@ -1,4 +1,4 @@
-"""Compiled kernels are kept in the first folder that takes them, and found wherever they lie."""
+"""The cache of compiled kernels: its folders, the files it trusts, and full or missing disks."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Memory on cache lines."""
+"""Cache-line alignment of memory."""
 
 import numpy as np
 import pytest

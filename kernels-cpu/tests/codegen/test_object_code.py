@@ -1,4 +1,4 @@
-"""Object code comes back from a file as it went there, and finds everything that it calls."""
+"""Object code: a round trip through a file, with every external call resolved."""
 
 import json
 from ctypes import CFUNCTYPE, c_int64

@@ -1,4 +1,4 @@
-"""Lines asked for in advance."""
+"""Software prefetch."""
 
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""What operators mean is remembered while kernels are compiled, and means what it did."""
+"""The cache of operators' types during compilation: the same results as without it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LLVM is asked whether it knows the intrinsics when the package is imported."""
+"""Availability of LLVM's intrinsics, checked when the package is imported."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Products with published codes against the definition in float64.
+"""GEMMs with published quantised weights against the definition in float64.
 
 `test_isa_level.py` runs some of this file again under every set of instructions for bytes.
 """

@@ -1,4 +1,4 @@
-"""Products with packed weights against the definition in float64.
+"""GEMMs with packed weights against the definition in float64.
 
 `test_isa_level.py` runs this file again under every set of instructions that the CPU has.
 """

@@ -1,4 +1,4 @@
-"""Products as calls of a script: of rows that lie anywhere, added to others or not."""
+"""GEMMs as calls of a script: strided inputs, with and without a residual."""
 
 from __future__ import annotations
 

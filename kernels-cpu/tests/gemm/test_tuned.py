@@ -1,4 +1,4 @@
-"""Tuned kernels: what is timed, what is remembered, and that results stay."""
+"""Tuned kernels: which candidates are timed, what is stored, and that results do not change."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The candidates of tuning, and the choice among them from times that are given."""
+"""Candidates of GEMM tuning, and the choice among them by given times."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How many CPUs affinity and the texts of cgroups leave to a process."""
+"""Usable CPUs of a process under affinity masks and cgroup quotas."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Products of experts against the definition, with the numbers that packed weights stand for."""
+"""GEMMs of experts against the definition, computed with dequantised weights."""
 
 import numpy as np
 import pytest

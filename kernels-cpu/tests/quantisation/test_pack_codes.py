@@ -1,4 +1,4 @@
-"""Codes that others made come out of packed weights as they went in."""
+"""Round trips of published codes through packed weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What packing keeps of a weight, beside the definition of its quantisation."""
+"""Packed weights against the definition of their quantisation."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Rows of activations as codes, against what the module says they are."""
+"""Quantised activations against the formats that the module documents."""
 
 import numpy as np
 import pytest

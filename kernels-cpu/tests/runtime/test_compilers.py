@@ -1,4 +1,4 @@
-"""Kernels are compiled by several processes into one cache, and by this one if those cannot."""
+"""Compilation by several processes into one cache, and in this process where they fail."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Turns on a CPU: threads give way before these end, as long as somebody wants the CPU."""
+"""Cooperative yielding: threads leave a CPU before a quantum ends while others wait for it."""
 
 import ctypes
 import time

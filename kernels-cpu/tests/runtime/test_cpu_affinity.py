@@ -1,4 +1,4 @@
-"""Helpers keep to CPUs of their own, and make room for the caller."""
+"""CPU affinity of workers: one CPU each, and the caller's for the caller."""
 
 import os
 import threading

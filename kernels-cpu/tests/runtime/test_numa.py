@@ -1,4 +1,4 @@
-"""NUMA nodes, of this machine and of others that files describe."""
+"""NUMA nodes of this machine, and of others described by files."""
 
 import sys
 from pathlib import Path

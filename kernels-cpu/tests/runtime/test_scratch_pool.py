@@ -1,4 +1,4 @@
-"""Memory from a pool belongs to one borrower at a time."""
+"""Scratch memory: one borrower at a time."""
 
 from dataclasses import dataclass
 

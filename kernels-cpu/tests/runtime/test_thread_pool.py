@@ -1,4 +1,4 @@
-"""Threads that run scripts: every task once, calls in order, whoever is there."""
+"""The thread pool: every task once, calls in order, for any number of workers."""
 
 from __future__ import annotations
 

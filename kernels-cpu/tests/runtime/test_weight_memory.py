@@ -1,4 +1,4 @@
-"""Memory that packed weights share."""
+"""Packed weights on shared pages."""
 
 import gc
 import weakref

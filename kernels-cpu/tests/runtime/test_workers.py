@@ -1,4 +1,4 @@
-"""Tasks are done once each, whoever does them."""
+"""Worker threads: every task once."""
 
 import itertools
 import threading

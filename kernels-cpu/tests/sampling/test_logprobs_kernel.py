@@ -1,4 +1,4 @@
-"""Reports on tokens against the definition, in float64."""
+"""Log-probabilities of tokens against the definition in float64."""
 
 import numpy as np
 import pytest

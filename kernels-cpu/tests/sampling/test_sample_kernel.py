@@ -1,4 +1,4 @@
-"""Tokens drawn by the kernel against the definition, which sees the same random numbers."""
+"""The sampling kernel against the definition, given the same random numbers."""
 
 import numpy as np
 import pytest

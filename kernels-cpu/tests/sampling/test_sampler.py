@@ -1,4 +1,4 @@
-"""Rows drawn together against the definition, which sees the same random numbers."""
+"""Sampling of many rows at once against the definition, given the same random numbers."""
 
 import numpy as np
 import pytest

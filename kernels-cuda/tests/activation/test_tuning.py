@@ -1,4 +1,4 @@
-"""How results are divided: tables."""
+"""The choice of an activation's grid: a table."""
 
 import pytest
 from spaninfer_kernel_launch import Launch, ShapeError

@@ -1,4 +1,4 @@
-"""Products of few rows against their definition; those that need no GPU come first."""
+"""Small-M GEMM against its definition; tests without a GPU come first."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Which tile a shape gets, and how many blocks share the work: tables."""
+"""Tiles and split-K of GEMM shapes: tables."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Products of rows with their experts' codes against their definition."""
+"""Grouped GEMM with quantised weights against its definition."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Products of rows with their experts' weights against their definition."""
+"""Grouped GEMM against its definition."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Inputs of steps against a definition that goes slice by slice; GPU-free tests come first."""
+"""Inputs of steps against a slice-by-slice definition; tests without a GPU come first."""
 
 from dataclasses import astuple, dataclass
 

@@ -1,4 +1,4 @@
-"""How many blocks derive the inputs of a step: a table."""
+"""Grids of the kernel that derives a step's inputs: a table."""
 
 import pytest
 from spaninfer_kernels_cuda.inputs.tuning import launch_segments, launch_tokens

@@ -1,4 +1,4 @@
-"""Sizes of expert layers to tiles and grids: tables."""
+"""Tiles and grids of expert layers by size: tables."""
 
 import pytest
 from spaninfer_kernel_launch import ShapeError

@@ -1,4 +1,4 @@
-"""Tiles of quantised GEMMs by shape: those that exist between few numbers of rows, and fit."""
+"""Tiles of quantised GEMMs by shape: all variants exist, and fit into shared memory."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""How heads are divided among blocks: a table."""
+"""Division of heads among blocks: a table."""
 
 import pytest
 from spaninfer_kernel_launch import Launch

@@ -1,4 +1,4 @@
-"""Sampling against its definition in float64; what follows needs a GPU, but for the last tests."""
+"""Sampling against its definition in float64; all but the last tests need a GPU."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

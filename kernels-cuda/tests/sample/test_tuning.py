@@ -1,4 +1,4 @@
-"""How many blocks share a row, and what is refused: tables."""
+"""Blocks per row of logits, and sizes that are refused: tables."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Products of 8-bit codes against their definition; those that need no GPU come first."""
+"""GEMMs of 8-bit codes against their definition; tests without a GPU come first."""
 
 import ml_dtypes
 import numpy as np

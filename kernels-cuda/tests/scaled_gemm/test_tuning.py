@@ -1,4 +1,4 @@
-"""Tiles of products of codes: sizes that fit, and the few that all numbers of rows have."""
+"""Tiles of GEMMs of 8-bit codes: sizes that fit, and how few variants cover all numbers of rows."""
 
 import pytest
 from spaninfer_kernels_cuda.gemm.wide import Wide, launch_wide, units_of

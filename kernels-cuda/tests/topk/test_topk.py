@@ -1,4 +1,4 @@
-"""The k largest, against their definition; what follows needs a GPU, but for the last tests."""
+"""Top-k against its definition; all but the last tests need a GPU."""
 
 import dataclasses
 

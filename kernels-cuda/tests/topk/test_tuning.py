@@ -1,4 +1,4 @@
-"""How rows are worked on: a table, and the chances behind it."""
+"""Launch sizes of top-k: a table, and the probabilities behind it."""
 
 import numpy as np
 import pytest

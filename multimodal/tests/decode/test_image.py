@@ -1,4 +1,4 @@
-"""Bytes of every format, orientation and mode, whole and damaged, become pixels or our errors."""
+"""Decoded images of every format, orientation and mode; damaged files raise MediaError."""
 
 import struct
 import zlib

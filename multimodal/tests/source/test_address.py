@@ -1,4 +1,4 @@
-"""Which addresses are public, beside what the standard library says of them."""
+"""Public addresses, against the standard library's classification."""
 
 from ipaddress import ip_address, ip_network
 

@@ -1,4 +1,4 @@
-"""data: URLs give their bytes, or say why not."""
+"""data: URLs: decoded, or refused with a reason."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""Local files are read below one folder, and nothing leads out of it."""
+"""Local files: confined to one folder."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""URLs are read in one way, and hosts in disguise are not read at all."""
+"""URL parsing: one reading per URL; disguised hosts are refused."""
 
 import pytest
 from spaninfer_multimodal import Forbidden

@@ -1,4 +1,6 @@
-"""Jobs in decoder processes: the same results, and no file that stalls or crashes the caller."""
+"""Decoding in worker processes: equal results, and hostile files that cannot stall or crash the
+caller.
+"""
 
 import os
 import signal

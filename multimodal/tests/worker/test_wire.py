@@ -1,4 +1,4 @@
-"""Answers of a process that hostile data may have taken over are data, and checked."""
+"""Replies of a compromised decoder process: parsed as data, and checked."""
 
 import json
 import struct

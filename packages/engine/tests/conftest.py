@@ -1,4 +1,4 @@
-"""What all tests of the engine share."""
+"""Fixtures of all tests of the engine."""
 
 import sys
 from collections.abc import Iterator

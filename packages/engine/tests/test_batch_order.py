@@ -1,4 +1,4 @@
-"""What may become longest is begun first, and answers come in the order of their prompts."""
+"""Order of a list of prompts: the possibly longest starts first; answers come in prompt order."""
 
 from spaninfer_engine.batch_order import longest_first
 from spaninfer_engine.request import SamplingParams

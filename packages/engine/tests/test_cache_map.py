@@ -1,4 +1,4 @@
-"""The picture of the KV cache beside what requests do with it."""
+"""The picture of the KV cache, while requests fill it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights packed into a folder give the same answers, and what is not whole is not taken."""
+"""Weights packed into a folder: the same answers; incomplete folders are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads, stops, failures and closing: nobody waits in vain, and no span is lost."""
+"""The engine loop under many threads, stops, failures and closing: no caller hangs or leaks."""
 
 import gc
 import random

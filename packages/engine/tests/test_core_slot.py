@@ -1,4 +1,4 @@
-"""Engines that sleep, wake up and take other weights."""
+"""Sleep, wake-up and weight updates of engines."""
 
 from __future__ import annotations
 

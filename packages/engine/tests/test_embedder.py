@@ -1,4 +1,4 @@
-"""An engine with an encoder: what callers give, get, and are refused."""
+"""Engines with an encoder: inputs, results and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What exists when an engine starts is not collected while it runs, and what comes later is."""
+"""Frozen garbage collection: objects from before an engine starts are skipped, later ones
+collected.
+"""
 
 import gc
 import weakref

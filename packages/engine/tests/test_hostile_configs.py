@@ -1,5 +1,5 @@
-"""No config.json makes the CPU backend touch memory that is not its own, or fail with an error that
-is not ours: each is refused by name, or computes.
+"""Hostile config.json files: on the CPU backend each is refused by name or computes; none touches
+foreign memory or fails with another error.
 
 Every number of every family's config in turn becomes each of fifty values: all of them in the
 sweep, some drawn at random otherwise, others every day. The processes that serve them have pages

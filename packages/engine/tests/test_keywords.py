@@ -1,4 +1,4 @@
-"""Calls as people type them: sampling as keyword arguments, names that are almost right."""
+"""Keyword arguments as people type them: sampling parameters, and misspelt names."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A request that fails inside a step ends alone: its neighbours get the tokens of a run without it.
+"""Requests that fail inside a step: they end alone, and their neighbours' tokens do not change.
 
 Failures are planted where they come from: in weights, and in the mask of a caller.
 run/test_sampler.py and run/test_runner.py plant others.

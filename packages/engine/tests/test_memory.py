@@ -1,4 +1,4 @@
-"""How much memory control groups leave."""
+"""Memory limits of control groups."""
 
 import subprocess
 import sys

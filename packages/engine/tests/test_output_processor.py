@@ -1,4 +1,4 @@
-"""Outputs as they come, and in one piece where the writer was busy meanwhile."""
+"""Outputs token by token, and merged while the output thread is busy."""
 
 from threading import Event
 

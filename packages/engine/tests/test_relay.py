@@ -1,4 +1,4 @@
-"""Tokens whose text is made elsewhere."""
+"""Relayed tokens, detokenised by their receiver."""
 
 from threading import enumerate as enumerate_threads
 from time import sleep

@@ -1,4 +1,4 @@
-"""Entries are whole or absent, whoever writes at the same time."""
+"""The cache of compiled kernels: entries are whole or absent, also with concurrent writers."""
 
 import os
 import subprocess

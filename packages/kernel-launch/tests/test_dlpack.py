@@ -1,4 +1,4 @@
-"""Capsules that lend memory."""
+"""DLPack capsules and the lifetime of their memory."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""What is said where no driver is."""
+"""Errors where the CUDA driver or its bindings are missing."""
 
 import subprocess
 import sys

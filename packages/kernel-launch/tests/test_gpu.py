@@ -1,4 +1,4 @@
-"""Which kernels a GPU runs, and where arrays must lie."""
+"""Architectures that a GPU runs, and devices of arrays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How heads are divided among lanes: tables."""
+"""Division of heads among lanes: tables."""
 
 import pytest
 from spaninfer_kernel_launch import HeadDivision, divide_head

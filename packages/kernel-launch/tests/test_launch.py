@@ -1,4 +1,4 @@
-"""Launches: what no GPU can do is refused when it is made; what it can do is done."""
+"""Launch configurations: impossible ones are refused at construction."""
 
 from typing import NamedTuple
 

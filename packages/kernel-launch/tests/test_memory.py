@@ -1,4 +1,4 @@
-"""Results in stream-ordered memory, as frameworks take them."""
+"""Results in stream-ordered memory, as frameworks import them."""
 
 import ml_dtypes
 import numpy as np

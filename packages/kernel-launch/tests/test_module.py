@@ -1,4 +1,4 @@
-"""Shared memory beyond what a kernel has unasked: what its code declares counts, too.
+"""Dynamic shared memory above the default limit, static shared memory included.
 
 The driver is a table of one kernel's attributes, with a GPU's rules: no GPU is needed to see what
 is asked of it.

@@ -1,4 +1,4 @@
-"""Old names keep working and say the new one."""
+"""Deprecated names: they work, and warn with the new name."""
 
 import pytest
 import spaninfer_kernel_launch

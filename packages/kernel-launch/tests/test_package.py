@@ -1,4 +1,4 @@
-"""The shop window, and what importing it needs."""
+"""The public names of the package, and the imports they need."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What ptxas says, read; logs of NVRTC 13.5 and 12.9."""
+"""Reports parsed from ptxas output; logs of NVRTC 13.5 and 12.9."""
 
 import pytest
 from spaninfer_kernel_launch import CompileError, CompileReport

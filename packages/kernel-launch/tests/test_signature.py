@@ -1,4 +1,4 @@
-"""Signatures: what Python declares is what the CUDA source has, or the difference is named."""
+"""Signatures: agreement between Python's declaration and the CUDA source."""
 
 from typing import NamedTuple
 

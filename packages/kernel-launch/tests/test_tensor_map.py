@@ -1,4 +1,4 @@
-"""Boxes of an array that the copy engine brings, as its map says."""
+"""Boxes copied by TMA, as their tensor map says."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Builds of the compiler and its headers are told apart, whatever version they say they are."""
+"""Builds of compiler and headers, told apart by content rather than version."""
 
 from types import SimpleNamespace
 

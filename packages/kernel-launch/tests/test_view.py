@@ -1,4 +1,4 @@
-"""Arrays of several frameworks, seen alike."""
+"""Views of arrays of several frameworks."""
 
 import gc
 import weakref

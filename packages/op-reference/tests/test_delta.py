@@ -1,4 +1,4 @@
-"""The gated delta rule, against loops that spell the published formulas out."""
+"""The gated delta rule, against loops over the published formulas."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Grids that weights are rounded to while loading, against what they are said to be."""
+"""Grids that weights are rounded to while loading, against their documentation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The indexer of sparse attention, against loops that spell the published formula out."""
+"""The indexer of sparse attention, against loops over the published formula."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The shop window."""
+"""The public names of the package."""
 
 import subprocess
 import sys

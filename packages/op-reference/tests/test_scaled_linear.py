@@ -1,4 +1,4 @@
-"""Products of scaled codes, term by term."""
+"""GEMMs of scaled codes, term by term."""
 
 import numpy as np
 from spaninfer_op_reference import SCALE_BLOCK, block_scaled_linear, scaled_linear

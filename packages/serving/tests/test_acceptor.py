@@ -1,4 +1,4 @@
-"""Connections enter in turns; several processes take as many from one listener as the others."""
+"""Fair acceptance of connections, among clients and among processes on one listener."""
 
 import asyncio
 import socket

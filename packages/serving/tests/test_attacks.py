@@ -1,4 +1,4 @@
-"""Attacks over real sockets: what each may cost the server, and nobody else."""
+"""Attacks over real sockets, with bounds on their cost to the server and to other clients."""
 
 import http.client
 import json

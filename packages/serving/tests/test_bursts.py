@@ -1,4 +1,4 @@
-"""Bursts over real sockets: what comes together enters a piece at a time, fair among clients."""
+"""Bursts over real sockets: admitted a piece at a time, fair among clients."""
 
 import http.client
 import socket

@@ -1,4 +1,4 @@
-"""Chat templates as they are published, and small ones for what those do not have."""
+"""Traits of published chat templates, and of small ones for the remaining cases."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Routes that are called without FastAPI's layers."""
+"""Routes called without FastAPI's layers."""
 
 from __future__ import annotations
 

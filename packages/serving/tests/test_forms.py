@@ -1,4 +1,4 @@
-"""Structured output over HTTP: what asks for it, what is refused, and that others go on."""
+"""Structured output over HTTP: accepted forms, refusals, and unaffected neighbours."""
 
 from __future__ import annotations
 

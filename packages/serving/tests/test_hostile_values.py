@@ -1,4 +1,4 @@
-"""Values that brought other servers down: refused at once, and the engine is as it was.
+"""Values that crashed other servers: refused immediately, without a trace in the engine.
 
 docs/security.md says which published vulnerability each stands for.
 """

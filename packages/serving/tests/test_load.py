@@ -1,4 +1,4 @@
-"""Many clients over real sockets: none is refused for being one of many, or waits for the long."""
+"""Load over real sockets: no client is refused as one of many, or waits behind long requests."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Models that see and hear beside the one of test_media_inputs.py, over HTTP."""
+"""Vision and audio families over HTTP, beyond the one of test_media_inputs.py."""
 
 from __future__ import annotations
 

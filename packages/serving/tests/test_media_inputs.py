@@ -1,4 +1,4 @@
-"""Media over HTTP, as the official client sends them, to a server with sockets of its own."""
+"""Media over HTTP through OpenAI's client, over real sockets."""
 
 from __future__ import annotations
 

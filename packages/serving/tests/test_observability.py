@@ -1,4 +1,4 @@
-"""What a server says of itself: metrics, traces, JSON logs, and a dashboard for them."""
+"""Observability of a server: metrics, traces, JSON logs, and a dashboard."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The description of the server: every route is in it, and every body that it shows is answered."""
+"""The OpenAPI description: every route is in it, and every example body is answered."""
 
 import logging
 import shutil

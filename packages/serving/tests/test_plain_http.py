@@ -1,4 +1,4 @@
-"""Plain requests, which are read and answered without h11: in every way as h11 would."""
+"""The fast path for plain HTTP requests, against h11."""
 
 import asyncio
 import gc

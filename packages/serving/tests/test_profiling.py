@@ -1,4 +1,4 @@
-"""Profiles that operators start and stop."""
+"""Profiles started and stopped by operators."""
 
 import json
 from collections.abc import Iterator

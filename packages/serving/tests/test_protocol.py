@@ -1,4 +1,4 @@
-"""How long connections may keep silent, by a clock that is turned forward."""
+"""Timeouts of idle connections, with a clock that the tests advance."""
 
 import asyncio
 import json

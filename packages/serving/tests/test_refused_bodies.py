@@ -1,4 +1,4 @@
-"""What is refused is forgotten at once, not when the garbage collector comes."""
+"""Refused requests: freed immediately, without the garbage collector."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Streams say the same, however many tokens an output holds."""
+"""Streams: equal text for any number of tokens per output."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The supervisor around processes that listen, answer and end as they are told."""
+"""The supervisor, around processes that listen, answer and exit on command."""
 
 import http.client
 import json

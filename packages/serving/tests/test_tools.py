@@ -1,4 +1,4 @@
-"""Tools and reasoning over real sockets, with OpenAI's client; the engine says what it is told to.
+"""Tools and reasoning over real sockets with OpenAI's client, from an engine with scripted answers.
 
 The answers are forced by a mask of one token at a time: all else is the real engine.
 """

@@ -1,4 +1,4 @@
-"""A model without tokenizer files over HTTP: token ids go in, token ids come out."""
+"""A model without tokenizer files over HTTP: token ids in, token ids out."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A chat as somebody types it."""
+"""Interactive chat."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`spaninfer fit`, as somebody types it."""
+"""`spaninfer fit` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C that is asked for, and one that is raised."""
+"""Ctrl-C: noted, and raised only where the caller wants it."""
 
 import os
 import signal

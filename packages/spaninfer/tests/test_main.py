@@ -1,4 +1,4 @@
-"""The program as a shell starts it: what it says when its output, its memory or its threads end."""
+"""The program as a shell starts it: full disks, lack of memory, users without a home."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What people read is what was said: brackets in it are no markup."""
+"""Text shown in the terminal verbatim: brackets are no markup."""
 
 import re
 from io import StringIO

@@ -1,4 +1,4 @@
-"""--threads: the CPUs that a process keeps to."""
+"""--threads: the CPUs that a process is confined to."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How heads are divided among blocks: tables."""
+"""Division of heads among blocks: tables."""
 
 import pytest
 from span_attention.append.tuning import launch

@@ -1,4 +1,4 @@
-"""Sizes of a decode: how work is cut, and what memory that takes."""
+"""Split and workspace of decodes, by size."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What training writes against what the engine makes of the same conversation."""
+"""Training sequences against the engine's rendering of the same conversations."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Who and what a story is about: beings, things, places and food, as words for templates."""
+"""The cast of a story: beings, things, places and food, as words for templates."""
 
 from dataclasses import dataclass, replace
 from random import Random

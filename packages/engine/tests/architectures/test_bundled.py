@@ -1,4 +1,4 @@
-"""What can be said of every bundled file without a config, those of other kinds included."""
+"""Properties of every bundled spec that need no config.json, encoders and towers included."""
 
 from __future__ import annotations
 

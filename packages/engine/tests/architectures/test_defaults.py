@@ -1,4 +1,4 @@
-"""What a config.json does not say, against the defaults of the config classes of transformers."""
+"""Defaults of missing config.json keys, against the config classes of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published models: their config.json resolves to as many numbers as their cards say.
+"""Parameter counts of published models: each config.json resolves to the number on its card.
 
 published.json holds what decides of each config.json, and the published count. Names that end in
 ", text" are the text models of such configs, by the class that is theirs. Where none is

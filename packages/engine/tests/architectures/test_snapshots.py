@@ -1,4 +1,4 @@
-"""Whole listings of weights of a few architectures: a change of any name, shape or cut shows here.
+"""Golden lists of the weights of a few architectures: names, shapes and tensor-parallel splits.
 
 `python test_snapshots.py` writes the listings anew.
 """

@@ -1,4 +1,4 @@
-"""Encodings that several steps share, over a tower that counts."""
+"""Encodings shared by several steps, over a tower that counts its calls."""
 
 from __future__ import annotations
 

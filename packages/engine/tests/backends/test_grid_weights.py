@@ -1,4 +1,4 @@
-"""Weights that backends with plain numbers round while loading are those of the definition."""
+"""Weights rounded while loading, against the definition."""
 
 from __future__ import annotations
 

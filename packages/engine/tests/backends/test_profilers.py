@@ -1,4 +1,4 @@
-"""Profiles of an engine's steps: what is measured, and where it is written."""
+"""Profiles of an engine's steps: their contents, and their files."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The disk tier: how much is kept, and what happens when the disk does not go along."""
+"""The disk tier: its capacity, and failures of the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of host memory: which of them is handed out anew."""
+"""Host slots: which one is evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of spans: what was written is read, and nothing else is."""
+"""Span files: read as written; anything else is rejected."""
 
 from __future__ import annotations
 

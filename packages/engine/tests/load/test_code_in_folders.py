@@ -1,4 +1,4 @@
-"""No code of a model's folder runs, and none is fetched for it, whatever its files name.
+"""Code in a model's folder: never run, never fetched, whatever its files name.
 
 As CVE-2025-66448, CVE-2026-22807, CVE-2026-27893 (auto_map) and CVE-2026-4372 (a kernel named in
 the config): in processes of their own, so that each library is asked anew.

@@ -1,4 +1,4 @@
-"""PyTorch's files, read without executing what they say."""
+"""PyTorch's files, parsed without executing them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Files and folders that people take for a model: each is answered with one sentence."""
+"""Files and folders mistaken for a model: each is refused in one sentence."""
 
 from __future__ import annotations
 

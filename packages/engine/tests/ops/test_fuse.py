@@ -1,4 +1,4 @@
-"""What backends fuse gives what the operations give one by one, and covers what it should."""
+"""Fused kernels against their operators one by one, and the patterns that claims match."""
 
 from __future__ import annotations
 

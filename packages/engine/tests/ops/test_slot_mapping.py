@@ -1,4 +1,4 @@
-"""Where the keys of a step's tokens go, in every cache group."""
+"""The slot mapping of a step: where its keys are written, in every cache group."""
 
 from __future__ import annotations
 

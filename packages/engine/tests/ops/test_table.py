@@ -1,4 +1,4 @@
-"""Backends implement the table: every operator, with the same arguments."""
+"""The operator table and its implementations: every operator, with the same arguments."""
 
 from __future__ import annotations
 

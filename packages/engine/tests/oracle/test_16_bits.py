@@ -1,4 +1,4 @@
-"""Half precision is as near to float32 as transformers is; on CPUs nearer, with every model."""
+"""Half precision against float32: at most as far away as transformers' half precision."""
 
 from __future__ import annotations
 

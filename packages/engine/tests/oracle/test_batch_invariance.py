@@ -1,6 +1,5 @@
-"""With the option, what runs beside a request, how its prompt is cut and what of it is found in the
-prefix cache change no bit of its logits: models with biases, windows, softcaps, shared heads and
-experts.
+"""Batch invariance: neighbours, chunking and prefix cache hits change no bit of a request's logits,
+in models with biases, windows, softcaps, shared heads and experts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of mixed lengths in one step, which begin at different times."""
+"""Requests of different lengths in one step, started at different times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pictures and clips to greedy tokens of Qwen-VL and Qwen-Audio, beside plain torch."""
+"""Qwen-VL and Qwen-Audio end to end, from media to greedy tokens, against plain torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From raw sound to greedy tokens, beside transformers' whole models and processors."""
+"""Audio models end to end, from raw sound to greedy tokens, against transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpt-oss as it is published: experts in MXFP4, and what transformers makes of their numbers."""
+"""gpt-oss as published: MXFP4 experts, against transformers with the dequantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of every architecture come out of a file of packed weights as they went in."""
+"""Round trips of every architecture's weights through a file of packed weights."""
 
 from __future__ import annotations
 

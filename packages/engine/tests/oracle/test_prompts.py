@@ -1,4 +1,4 @@
-"""Prompts in one piece and in chunks, and what is drawn behind them."""
+"""Prompts in one piece and in chunks, and the tokens sampled after them."""
 
 from __future__ import annotations
 

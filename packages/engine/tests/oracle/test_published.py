@@ -1,4 +1,4 @@
-"""Whole models with published quantised weights beside models of the numbers they stand for."""
+"""Models with published quantised weights against the same models with dequantised ones."""
 
 from __future__ import annotations
 

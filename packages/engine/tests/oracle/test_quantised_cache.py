@@ -1,4 +1,4 @@
-"""What fewer bits for keys and values change, on stories that the bundled model tells."""
+"""Quantised KV caches: changes of logits and tokens, on stories of the bundled model."""
 
 from __future__ import annotations
 

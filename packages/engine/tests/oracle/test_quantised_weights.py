@@ -1,4 +1,4 @@
-"""Models with codes for weights agree with the definition of the same codes."""
+"""Models with quantised weights against the definition of the same quantisation."""
 
 from __future__ import annotations
 

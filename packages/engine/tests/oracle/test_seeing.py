@@ -1,4 +1,4 @@
-"""From pictures to greedy tokens, beside transformers' whole models."""
+"""Vision models end to end, from images to greedy tokens, against transformers."""
 
 from __future__ import annotations
 

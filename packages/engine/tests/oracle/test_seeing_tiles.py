@@ -1,4 +1,4 @@
-"""From pictures of one size to greedy tokens, beside transformers' whole models and processors."""
+"""Vision models with images of one size end to end, against transformers and its processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole engines: prefixes that requests share, and spans that they take from each other."""
+"""Whole engines: prefixes shared by requests, and preemption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that keep states: Qwen3-Next and Qwen3.5, whose states are computed, shared and dropped.
+"""Models with recurrent states (Qwen3-Next, Qwen3.5): computed, shared and evicted.
 
 In float32, against transformers. A prompt of 40 tokens leaves a snapshot at its end, rounded down
 to a span of 4 tokens: behind token 36.

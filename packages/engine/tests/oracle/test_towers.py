@@ -1,4 +1,4 @@
-"""Rows of images and videos against the towers of transformers."""
+"""Outputs of towers for images and videos, against transformers."""
 
 from __future__ import annotations
 

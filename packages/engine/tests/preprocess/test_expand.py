@@ -1,4 +1,4 @@
-"""Prompts with media beside transformers: token ids by its processor, positions by its models."""
+"""Prompts with media against transformers: token ids of its processors, positions of its models."""
 
 from __future__ import annotations
 

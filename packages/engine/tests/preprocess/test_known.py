@@ -1,4 +1,4 @@
-"""Files that were prepared before are neither decoded nor scaled, and once seen, compared."""
+"""The cache of prepared media: known files are not decoded again."""
 
 from __future__ import annotations
 

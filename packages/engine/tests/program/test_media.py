@@ -1,4 +1,4 @@
-"""Rows that come from elsewhere, against transformers given the same vectors."""
+"""Embeddings supplied from outside, against transformers given the same vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised weights reach a backend as codes where it has a kernel, and expanded elsewhere."""
+"""Quantised weights on their way to a backend: as codes where it has a kernel, else dequantised."""
 
 from __future__ import annotations
 

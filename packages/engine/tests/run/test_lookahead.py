@@ -1,4 +1,4 @@
-"""Whole engines on a device that computes by itself: the same answers as step by step."""
+"""Whole engines on an asynchronous device: the same answers as without lookahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller's token mask as bits: packed once where it cannot change, else at every token."""
+"""Token masks of callers as bits: packed once where constant, else for every token."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a runner remembers between steps, and what it hands to the sampler."""
+"""The runner: its state between steps, inputs of the sampler, failures of single requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV cache offloading: what the pool has evicted is loaded from host memory, and nothing else."""
+"""KV cache offloading: spans evicted from the pool are loaded from host memory, nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever arrives, in whatever pool: every request gets the tokens it gets alone."""
+"""Properties of the scheduler: with any arrivals and any pool, a request gets the tokens it gets
+alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every tree whose sizes do not fit together is found out, whatever made it."""
+"""Consistency checks of trees: sizes that do not fit together are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What building a model takes of memory that no other process shares, in a process of its own."""
+"""Private memory that building a model takes, in a process of its own."""
 
 from __future__ import annotations
 

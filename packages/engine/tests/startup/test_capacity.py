@@ -1,4 +1,4 @@
-"""Capacities, beside what a real start takes and allows."""
+"""Capacity estimates against what a real start takes and admits."""
 
 from __future__ import annotations
 

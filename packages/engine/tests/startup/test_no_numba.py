@@ -1,4 +1,4 @@
-"""Engines that compute with other libraries than the CPU kernels do not import Numba."""
+"""Engines on backends other than cpu, which do not import Numba."""
 
 import subprocess
 import sys

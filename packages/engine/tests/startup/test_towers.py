@@ -1,4 +1,4 @@
-"""Towers of a started engine: their weights are read when the first media come."""
+"""Towers of a started engine, whose weights are read with the first media."""
 
 from __future__ import annotations
 

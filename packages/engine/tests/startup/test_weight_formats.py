@@ -1,4 +1,4 @@
-"""What a start tells of weights that were published quantised."""
+"""Reports at start about published quantised weights."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Sampling parameters as devices are told them."""
+"""Sampling parameters as devices receive them."""
 
 import pytest
 from spaninfer_engine.plan import NewSequence

@@ -1,4 +1,4 @@
-"""What stands in front of the tokenizers library."""
+"""Vocabulary sizes, byte decoding and control tokens on top of the tokenizers library."""
 
 import pytest
 from spaninfer_engine.text.fast import FastCodec

@@ -1,4 +1,4 @@
-"""How text is cut into words by the names of GGUF files, beside published tokenizers' patterns."""
+"""Pre-tokenizers named by GGUF files, against published tokenizers' patterns."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""Templates of published models against transformers, with conversations of users who attack.
+"""Templates of published models against transformers, with hostile messages too.
 
 Who wrote what is known from a second rendering by transformers, of the template with its control
 tokens renamed to what no user can write: where the new names stand, the template wrote a token.

@@ -1,4 +1,4 @@
-"""TokenizerSettings of tokenizers that are damaged, or hostile."""
+"""TokenizerSettings from damaged or hostile files."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Requests that come together are handed over together, and none waits long."""
+"""Handover of requests: simultaneous ones travel together, and none waits long."""
 
 import asyncio
 

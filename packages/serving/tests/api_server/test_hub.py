@@ -1,4 +1,4 @@
-"""API servers beside one engine: the same answers, and faults that stay where they are."""
+"""API servers beside one engine: equal answers, and isolated failures."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Values that cross the link come back as they were."""
+"""Round trips of values across the link."""
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path

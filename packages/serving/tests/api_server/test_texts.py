@@ -1,4 +1,4 @@
-"""Texts to embed, rank and classify through API servers: as the server of one process answers."""
+"""Embedding, ranking and classification through API servers, against a single-process server."""
 
 import json
 from collections import Counter

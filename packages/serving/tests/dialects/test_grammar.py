@@ -1,4 +1,4 @@
-"""Calls as a grammar has them written are calls to the parser, and nothing else is allowed."""
+"""Grammars of tool calls, against the parser of the same dialect."""
 
 import json
 import re

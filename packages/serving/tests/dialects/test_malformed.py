@@ -1,4 +1,4 @@
-"""Answers that are not as their dialect wants them: nothing is lost, and nothing raises."""
+"""Malformed answers: no text is lost, nothing raises."""
 
 import random
 from itertools import pairwise

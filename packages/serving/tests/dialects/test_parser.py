@@ -1,4 +1,4 @@
-"""Recorded answers of every dialect, whole and cut in every place."""
+"""Recorded answers of every dialect, whole and cut at every place."""
 
 import random
 

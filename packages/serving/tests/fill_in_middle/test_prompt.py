@@ -1,4 +1,4 @@
-"""Prompts that ask for a middle: each family's own form, and marks that no text can forge."""
+"""Fill-in-the-middle prompts: each family's form, with control tokens that text cannot forge."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""SGLang's native route, as the frameworks that train by reinforcement call it."""
+"""SGLang's native route, as reinforcement-learning frameworks call it."""
 
 import json
 import threading

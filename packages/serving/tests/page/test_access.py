@@ -1,4 +1,4 @@
-"""The page by keyboard, for those who do not see it, and in both colour schemes."""
+"""Accessibility of the page: keyboard, screen readers, both colour schemes."""
 
 from __future__ import annotations
 

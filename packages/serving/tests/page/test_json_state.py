@@ -1,4 +1,4 @@
-"""Beginnings of JSON as the playground tells them apart; run by Node.js, where there is one."""
+"""Classification of JSON prefixes in the playground; run by Node.js, where there is one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The routes of operators: who may, and what they do to requests that run."""
+"""The routes of operators: authorisation, and their effect on running requests."""
 
 import hashlib
 import http.client

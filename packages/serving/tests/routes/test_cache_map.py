@@ -1,4 +1,4 @@
-"""GET /cache_map: what it shows of a request under way, and to whom."""
+"""GET /cache_map: its picture of a running request, and who may see it."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The names of one model: what is listed, what is accepted, and which one an answer carries."""
+"""Model names: listed, accepted, and returned in answers."""
 
 import openai
 import pytest

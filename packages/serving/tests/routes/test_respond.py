@@ -1,4 +1,4 @@
-"""Clients that leave: the request ends with them, in whatever phase it is."""
+"""Client disconnects: the request ends, in whatever phase it is."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Vectors over HTTP: what OpenAI's own client gets, and what is refused."""
+"""Embeddings over HTTP: results of OpenAI's client, and refusals."""
 
 import asyncio
 import base64

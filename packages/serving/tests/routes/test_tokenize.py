@@ -1,4 +1,4 @@
-"""Prompts as a model would be given them, over HTTP."""
+"""Tokenisation over HTTP: prompts as a model receives them."""
 
 import pytest
 

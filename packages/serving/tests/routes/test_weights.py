@@ -1,4 +1,4 @@
-"""Sleep, waking up and other weights, as operators ask for them while clients send requests."""
+"""Sleep, wake-up and weight updates over HTTP, while clients send requests."""
 
 import hashlib
 import http.client

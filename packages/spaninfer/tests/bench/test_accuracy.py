@@ -1,4 +1,4 @@
-"""Questions about pictures, and what the bundled model answers."""
+"""Questions about pictures, and the bundled model's answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The page cache: files are read from the disk after they were dropped from it."""
+"""Eviction from the page cache: files are read from disk again."""
 
 from __future__ import annotations
 

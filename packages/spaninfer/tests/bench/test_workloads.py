@@ -1,4 +1,4 @@
-"""The definitions of the workloads, against those of the program whose figures we compare with."""
+"""Workloads, against those of the program whose figures we compare with."""
 
 from itertools import islice
 from random import Random

@@ -1,4 +1,4 @@
-"""What `spaninfer doctor` finds: on this machine, and where something is wrong."""
+"""Findings of `spaninfer doctor`, on this machine and on faulty ones."""
 
 from __future__ import annotations
 

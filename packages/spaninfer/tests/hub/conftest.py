@@ -1,4 +1,4 @@
-"""A hub on loopback, as far as huggingface_hub asks for it: listings, and files with ranges."""
+"""A hub on loopback with the routes that huggingface_hub uses: listings, and files with ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a repository are fetched: tables of listings as published ones have them."""
+"""The choice of a repository's files: tables of listings as published repositories have them."""
 
 import pytest
 from spaninfer.hub.choose import choose

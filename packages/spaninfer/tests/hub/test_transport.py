@@ -1,4 +1,4 @@
-"""What a download sends and to whom, what it says while it runs, and a disk that fills under it."""
+"""Downloads: what is sent and to whom, progress, and a disk that fills up."""
 
 from __future__ import annotations
 

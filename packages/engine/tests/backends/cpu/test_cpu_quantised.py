@@ -1,4 +1,4 @@
-"""Published quantised weights in the order of the CPU's products."""
+"""Published quantised weights in the memory order of the CPU's GEMMs."""
 
 import gguf
 import numpy as np

@@ -1,4 +1,4 @@
-"""What recorded scripts read of a step: the memory that words name follows every step."""
+"""Inputs of recorded scripts, which follow every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of quantised keys and values, and what kernels are told of them."""
+"""Memory layout of quantised keys and values, and its description for kernels."""
 
 from __future__ import annotations
 

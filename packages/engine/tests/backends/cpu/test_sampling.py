@@ -1,4 +1,4 @@
-"""What kernels draw beside what is drawn by definition."""
+"""Sampling by kernels against sampling by definition."""
 
 import numpy as np
 import pytest

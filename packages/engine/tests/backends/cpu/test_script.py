@@ -1,4 +1,4 @@
-"""Scripts of calls: how often they are written down."""
+"""Scripts of calls: how often they are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights of a model kernels are tuned for, and that answers stay the same."""
+"""Tuning of a model: which weights are timed, and that answers do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts that are published as codes, and the kernels that multiply by these."""
+"""Experts published as quantised weights, and their GEMMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of launches while a start looks for the kernels it needs."""
+"""Kernel requests recorded at start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders on backend cuda: what their programs consist of, which needs no GPU, and vectors."""
+"""Encoders on backend cuda: their bound programs, without a GPU, and their vectors."""
 
 from __future__ import annotations
 

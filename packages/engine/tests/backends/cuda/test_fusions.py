@@ -1,4 +1,4 @@
-"""What the CUDA backend's programs consist of; binding needs no GPU."""
+"""Bound programs of the CUDA backend; binding needs no GPU."""
 
 from __future__ import annotations
 

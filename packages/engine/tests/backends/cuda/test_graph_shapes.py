@@ -1,4 +1,4 @@
-"""Which steps are captured, and that a padded step is the same step."""
+"""Captured shapes of steps, and padding that does not change a step."""
 
 from dataclasses import replace
 

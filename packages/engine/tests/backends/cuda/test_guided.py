@@ -1,5 +1,5 @@
-"""Guided requests on a GPU: their answers keep to their forms, free ones beside them stay the same,
-and the next step is launched before the last one is read.
+"""Guided requests on a GPU: answers keep to their grammar, other requests are unaffected, and the
+next step is launched before the last one is read.
 """
 
 from __future__ import annotations

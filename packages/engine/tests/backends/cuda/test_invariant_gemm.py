@@ -1,4 +1,4 @@
-"""Products whose rows are the same to the last bit, whatever rows are beside them."""
+"""Batch-invariant GEMMs: rows are bit-identical whatever rows share the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels are asked for by a few numbers of rows, in place of all."""
+"""Kernels compiled for a few numbers of rows that stand for all others."""
 
 from __future__ import annotations
 

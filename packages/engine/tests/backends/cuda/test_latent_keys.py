@@ -1,4 +1,4 @@
-"""How cached tokens are divided into chunks that are read by keys and values."""
+"""Division of cached tokens into chunks that are expanded to keys and values."""
 
 import numpy as np
 import pytest

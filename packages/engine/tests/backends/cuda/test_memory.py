@@ -1,4 +1,4 @@
-"""Which errors mean that a device has no memory left."""
+"""Errors that mean that a device is out of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU says of the tokens it drew, without a GPU."""
+"""Results of the GPU sampler on the host, without a GPU."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Whole engines on a GPU: what is captured, padded, overlapped and drawn there changes no token,
-but where the two likeliest ones are as near as 16 bits round.
+"""Whole engines on a GPU: graphs, padding, lookahead and GPU sampling change no token, except where
+the two largest logits are closer than 16-bit rounding.
 """
 
 from __future__ import annotations

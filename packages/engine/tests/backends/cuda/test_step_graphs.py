@@ -1,4 +1,4 @@
-"""Which graph serves a step, and when one is captured: with graphs that are names."""
+"""The choice of a step's graph, and when one is captured, with names in place of graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Towers on backend cuda: what their programs consist of, which needs no GPU, and their rows."""
+"""Towers on backend cuda: their bound programs, without a GPU, and their outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest step fills what sizes allow."""
+"""The largest step, which fills every limit."""
 
 import numpy as np
 import pytest

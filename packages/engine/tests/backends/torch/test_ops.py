@@ -1,4 +1,4 @@
-"""Arrays on their way to torch."""
+"""Conversion of arrays to torch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Texts of one length that attend at once."""
+"""Attention of texts of equal length, computed at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are brought to a device: the same numbers, whatever their format and length."""
+"""Upload of weights to a device: equal values for every format and length."""
 
 import threading
 

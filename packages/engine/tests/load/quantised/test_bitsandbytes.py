@@ -1,4 +1,4 @@
-"""NF4 and FP4 beside what bitsandbytes itself makes of them.
+"""NF4 and FP4 against bitsandbytes' own dequantisation.
 
 `bitsandbytes.npz` holds tensors as bitsandbytes 0.50.2 saves them (`QuantState.as_dict`) for a
 random weight of 7 x 60 in blocks of 64, which so cross rows, and the float32 numbers that its

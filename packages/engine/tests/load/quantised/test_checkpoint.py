@@ -1,4 +1,4 @@
-"""Published layouts of quantised weights beside the numbers that they stand for."""
+"""Published layouts of quantised weights against the values they stand for."""
 
 import json
 

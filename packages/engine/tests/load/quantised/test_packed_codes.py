@@ -1,4 +1,4 @@
-"""Codes in words: an array by their definition, on the host and as a backend unpacks them."""
+"""Packed codes: unpacked by definition, on the host and as backends do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexers of sparse attention: which layers have one, and what is refused."""
+"""Indexers of sparse attention: which layers have one, and which specs are refused."""
 
 from __future__ import annotations
 

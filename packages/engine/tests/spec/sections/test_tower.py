@@ -1,4 +1,4 @@
-"""Towers of specs: what is there, what is refused, and what is left out with a warning."""
+"""Towers of specs: present, refused, or left out with a warning."""
 
 from __future__ import annotations
 

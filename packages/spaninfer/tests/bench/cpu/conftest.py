@@ -1,4 +1,4 @@
-"""What tests of the CPU benchmark share."""
+"""Fixtures of the CPU benchmark's tests."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Kernels beside the limits."""
+"""Kernels against the roofline."""
 
 import pytest
 from spaninfer.bench.cpu.case import Case, timed

@@ -1,4 +1,4 @@
-"""What a format costs a trained model."""
+"""Divergence of a trained model under a format."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""llama.cpp's file has the sizes and formats of ours."""
+"""The GGUF file for llama.cpp: the same sizes and formats as ours."""
 
 import gguf
 import numpy as np

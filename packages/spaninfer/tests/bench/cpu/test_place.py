@@ -1,4 +1,4 @@
-"""Where a benchmark runs."""
+"""The description of the machine that a benchmark runs on."""
 
 import os
 from pathlib import Path

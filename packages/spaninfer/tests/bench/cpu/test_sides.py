@@ -1,4 +1,4 @@
-"""What is set beside the engine, and what happens where a peer is not installed."""
+"""Programs compared with the engine, and peers that are not installed."""
 
 import sys
 from importlib.util import find_spec

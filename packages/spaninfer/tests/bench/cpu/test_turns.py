@@ -1,4 +1,4 @@
-"""Programs timed in turns, while CPUs are whole cores."""
+"""Programs timed in alternation, while CPUs are whole cores."""
 
 from spaninfer.bench.cpu.turns import Cores, in_turns
 from spaninfer.bench.cpu.workloads import WORKLOADS

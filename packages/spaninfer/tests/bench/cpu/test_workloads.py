@@ -1,4 +1,4 @@
-"""The definitions of the rows that engine and llama.cpp are compared at."""
+"""Workloads of the comparison of engine and llama.cpp."""
 
 import pytest
 from spaninfer.bench.cpu.engine import records_of

@@ -1,4 +1,4 @@
-"""Which launches are timed: read without a GPU, run on one."""
+"""The list of timed launches: built without a GPU, run on one."""
 
 from pathlib import Path
 

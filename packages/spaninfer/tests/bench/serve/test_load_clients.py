@@ -1,4 +1,4 @@
-"""What clients count, however an answer is cut on its way."""
+"""Counts of load clients, however the stream is fragmented."""
 
 import asyncio
 
