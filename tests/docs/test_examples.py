@@ -46,7 +46,8 @@ def readmes_with(needs: str = "") -> list[Path]:
     ]
 
 
-READMES, READMES_ON_GPU = readmes_with(), readmes_with("gpu")
+READMES = readmes_with()
+ON_GPU = [*readmes_with("gpu"), *(page for page in PAGES if python_blocks(page, "gpu"))]
 
 
 def place(page: Path) -> str:
@@ -96,13 +97,13 @@ def test_a_page_can_be_read_where_it_lies(page: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("page", READMES_ON_GPU, ids=place)
-def test_what_a_readme_shows_on_a_gpu_runs_there(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ON_GPU, ids=place)
+def test_what_a_page_shows_on_a_gpu_runs_there(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
 
     run(tmp_path, "-c", "".join(python_blocks(page, "gpu")))
 
 
-@pytest.mark.parametrize("page", READMES_ON_GPU, ids=place)
-def test_what_a_readme_shows_on_a_gpu_is_python(page: Path) -> None:
+@pytest.mark.parametrize("page", ON_GPU, ids=place)
+def test_what_a_page_shows_on_a_gpu_is_python(page: Path) -> None:
     compile("".join(python_blocks(page, "gpu")), str(page), "exec")

@@ -26,6 +26,29 @@ def links_of(page: Path) -> list[str]:
     return [target for target in targets if ":" not in target]
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=place)
+def test_links_to_headings_lead_to_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    broken = [
+        (file, anchor)
+        for file, anchor in links
+        if (target := page.parent / file if file else page).suffix == ".md"
+        and anchor not in anchors_of(target)
+    ]
+
+    assert broken == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=place)
 def test_relative_links_lead_to_files(page: Path) -> None:
     assert [link for link in links_of(page) if not (page.parent / link).exists()] == []
