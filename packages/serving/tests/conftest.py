@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.stats import EngineStats
 from spaninfer_serving import Settings, bind, create_app
-from spaninfer_serving.protocol import BoundedProtocol
+from spaninfer_serving.http.protocol import BoundedProtocol
 from spaninfer_serving.server import Server
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 from attacks import BODY, head, open_bodies, pipelining, posted, silent_connections, slow_reader
-from spaninfer_serving import protocol
-from spaninfer_serving.protocol import BoundedProtocol
+from spaninfer_serving.http import protocol
+from spaninfer_serving.http.protocol import BoundedProtocol
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -133,9 +133,7 @@ def test_silent_connections_shut_nobody_out(live, until, caplog):
         statuses = [ask(server.address)[0] for _ in range(10)]
 
     assert statuses == [200] * 10
-    said = [
-        each.message for each in caplog.records if each.name == "spaninfer_serving.connection_slots"
-    ]
+    said = [each.message for each in caplog.records if each.name.endswith(".connection_slots")]
     assert said[0].startswith("all 20 places for connections are taken")
 
 

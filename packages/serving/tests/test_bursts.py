@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from attacks import head
-from spaninfer_serving import guard
-from spaninfer_serving.acceptor import FIRST_BYTES
-from spaninfer_serving.protocol import BoundedProtocol
+from spaninfer_serving.http.acceptor import FIRST_BYTES
+from spaninfer_serving.http.protocol import BoundedProtocol
+from spaninfer_serving.middleware import guard
 
 PIECE = 1 << 18  # what asyncio reads at once
 SLICE = 1 << 16  # what the system takes before anybody reads

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
-from spaninfer_serving import Settings, access_log, create_app
-from spaninfer_serving.json_log import REQUEST_ID, JsonFormatter
+from spaninfer_serving import Settings, create_app
+from spaninfer_serving.observability import access_log
+from spaninfer_serving.observability.json_log import REQUEST_ID, JsonFormatter
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "spaninfer.json"
 ASKED = {"prompt": "abc", "n": 2, "max_tokens": 5, "ignore_eos": True, "temperature": 0.5}

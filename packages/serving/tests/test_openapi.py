@@ -8,9 +8,9 @@ from fastapi.testclient import TestClient
 from small_encoders import write_encoder
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
+from spaninfer_serving.admission.keys import hash_of
 from spaninfer_serving.app import ROUTERS
-from spaninfer_serving.engine_client import LOGGERS
-from spaninfer_serving.keys import hash_of
+from spaninfer_serving.engine.client import LOGGERS
 from spaninfer_serving.openapi import EXAMPLES
 from spaninfer_serving.routes.admin import NOT_SUPPORTED
 

@@ -1,6 +1,6 @@
 import pytest
 from spaninfer_engine import ConfigError
-from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.admission.fair_queue import Client
 from spaninfer_serving.settings import Settings
 
 

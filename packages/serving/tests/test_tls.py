@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from spaninfer_engine import ConfigError
 from spaninfer_serving import Settings
-from spaninfer_serving.server import bind, url_of
+from spaninfer_serving.http.listener import bind, url_of
 
 AUTHORITY = trustme.CA()
 BODY = {"prompt": "abc", "max_tokens": 5, "ignore_eos": True}

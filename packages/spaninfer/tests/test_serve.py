@@ -58,7 +58,7 @@ run(serve, control=int(control) if control else None)
 
 SUPERVISOR = """
 import sys
-from spaninfer_serving.supervisor import supervise
+from spaninfer_serving.supervisor.supervisor import supervise
 program, trouble, told, _, *arguments = sys.argv[1:]
 begin = [sys.executable, "-c", program, trouble, told]
 sys.exit(supervise(lambda control: [*begin, control, *arguments]))

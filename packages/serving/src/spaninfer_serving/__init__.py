@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spaninfer_serving.api_server.processes import api_server_processes
     from spaninfer_serving.app import create_app
+    from spaninfer_serving.http.listener import bind
     from spaninfer_serving.in_thread import serve_in_thread
-    from spaninfer_serving.server import bind, serve
+    from spaninfer_serving.process import serve
     from spaninfer_serving.settings import Settings
-    from spaninfer_serving.supervised import Supervised
-    from spaninfer_serving.supervisor import supervise
+    from spaninfer_serving.supervisor.supervised import Supervised
+    from spaninfer_serving.supervisor.supervisor import supervise
 
 __all__ = [
     "Settings",
@@ -25,13 +26,13 @@ __all__ = [
 
 _HOMES = {
     "Settings": "settings",
-    "Supervised": "supervised",
+    "Supervised": "supervisor.supervised",
     "api_server_processes": "api_server.processes",
-    "bind": "server",
+    "bind": "http.listener",
     "create_app": "app",
-    "serve": "server",
+    "serve": "process",
     "serve_in_thread": "in_thread",
-    "supervise": "supervisor",
+    "supervise": "supervisor.supervisor",
 }
 
 

@@ -17,14 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp
 
-from spaninfer_serving.access_log import ID_HEADER, AccessLog
-from spaninfer_serving.direct import DirectRoutes
-from spaninfer_serving.engine_client import EngineClient, LocalClient
+from spaninfer_serving.engine.client import EngineClient, LocalClient
 from spaninfer_serving.error_mapping import problem_of, unexplained
-from spaninfer_serving.figures import Figures
-from spaninfer_serving.guard import Guard
-from spaninfer_serving.local_names import LocalNames
+from spaninfer_serving.http.wrong_path import said_of
+from spaninfer_serving.jobs.service import Service
 from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
+from spaninfer_serving.middleware.direct import DirectRoutes
+from spaninfer_serving.middleware.guard import Guard
+from spaninfer_serving.middleware.local_names import LocalNames
+from spaninfer_serving.middleware.targets import OriginForm
+from spaninfer_serving.observability.access_log import ID_HEADER, AccessLog
+from spaninfer_serving.observability.figures import Figures
+from spaninfer_serving.observability.tracing import Traced, make_tracer
 from spaninfer_serving.openapi import describe
 from spaninfer_serving.routes import (
     admin,
@@ -40,12 +44,8 @@ from spaninfer_serving.routes import (
     texts,
     tokenize,
 )
-from spaninfer_serving.service import Service
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.targets import OriginForm
-from spaninfer_serving.tracing import Traced, make_tracer
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wrong_path import said_of
 
 log = logging.getLogger(__name__)
 

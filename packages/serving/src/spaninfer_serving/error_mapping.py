@@ -1,6 +1,8 @@
-"""The engine's errors as HTTP errors of the OpenAI API."""
+"""The engine's errors as HTTP errors of the OpenAI API, and such an error as a response."""
 
 from __future__ import annotations
+
+import json
 
 from spaninfer_engine import (
     EngineAsleep,
@@ -14,6 +16,7 @@ from spaninfer_engine import (
     TextTooLong,
     UnsupportedTask,
 )
+from starlette.types import Send
 
 from spaninfer_serving.wire.errors import Problem
 
@@ -103,3 +106,21 @@ def unexplained(error: Exception) -> Exception | None:
     That said how when it did: the requests that it ends, and later ones, are a line each.
     """
     return None if isinstance(error, EngineUnavailable) else error
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    """Send a refusal as a whole response."""
+    body = json.dumps(problem.body()).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **problem.headers,
+    }
+    await send(
+        {
+            "type": "http.response.start",
+            "status": problem.status,
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -10,7 +10,8 @@ from threading import Event, Thread
 
 from spaninfer_engine import Engine
 
-from spaninfer_serving.server import SWITCH_S, Server, bind, url_of
+from spaninfer_serving.http.listener import bind, url_of
+from spaninfer_serving.server import SWITCH_S, Server
 from spaninfer_serving.settings import Settings
 
 

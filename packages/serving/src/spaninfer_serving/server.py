@@ -1,4 +1,4 @@
-"""The server as a process: listen, say where, drain on SIGTERM, close the engine."""
+"""A server of one event loop: takes connections, answers them by the app, drains on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,37 +12,29 @@ from contextlib import suppress
 from functools import partial
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
-from spaninfer_engine import ConfigError, Engine, RequestError
+from spaninfer_engine import Engine, RequestError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spaninfer_serving import access_log, connection_slots
-from spaninfer_serving.acceptor import Acceptor, Entrance
 from spaninfer_serving.app import create_app
-from spaninfer_serving.connection_slots import ConnectionSlots
-from spaninfer_serving.engine_client import EngineClient
-from spaninfer_serving.figures import Figures
-from spaninfer_serving.protocol import BoundedProtocol
-from spaninfer_serving.service import Service
+from spaninfer_serving.engine.client import EngineClient
+from spaninfer_serving.http import connection_slots
+from spaninfer_serving.http.acceptor import Acceptor, Entrance
+from spaninfer_serving.http.connection_slots import ConnectionSlots
+from spaninfer_serving.http.protocol import BoundedProtocol
+from spaninfer_serving.jobs.service import Service
+from spaninfer_serving.observability.figures import Figures
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.tls import tls_context
-
-if TYPE_CHECKING:
-    from spaninfer_serving.api_server.processes import ApiServerProcesses
 
 log = logging.getLogger(__name__)
 
 # Clients keep a connection for their next request, load balancers for 60 s; a request that is
 # sent while the server closes the connection gets no answer. So the server keeps it longest.
 IDLE_S = 75
-
-# Of an answer that is not read the system keeps so much, doubled by Linux, 4 MB by default. At
-# 100 ms to the client and back it still carries 5 MB/s.
-UNREAD_BYTES = 1 << 18
 
 # The event loop and the engine's threads share the interpreter. Behind a loop that never rests, a
 # thread waits so long at each of a step's calls of kernels: of 8 requests (the bundled model), a
@@ -53,69 +45,6 @@ _IS_WINDOWS = sys.platform == "win32"  # whose event loop does not watch sockets
 
 FAILED_S = 2  # until a server ends whose engine has failed: its clients have their errors
 QUEUE = 2048  # connections that the system holds until they are accepted
-
-
-def serve(
-    engine: Engine,
-    settings: Settings,
-    ready: Callable[[str], None],
-    listener: socket.socket | None = None,
-    processes: ApiServerProcesses | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM, or until the engine is over; calls `ready` with the base URL
-    once requests are answered.
-
-    After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
-    and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
-    and `processes` what `api_server_processes` did, if these were called before.
-
-    Raises ConfigError where the address cannot be bound.
-    """
-    access_log.set_up(settings)
-    listener = listener or bind(settings)
-    try:
-        listener.listen()  # here two servers meet that were bound to one address while they loaded
-    except OSError as reason:
-        listener.close()
-        raise _taken(settings, reason) from reason
-    sys.setswitchinterval(SWITCH_S)
-    url = url_of(listener, settings)
-    if settings.api_servers:
-        from spaninfer_serving.api_server.hub import ApiServers  # API servers import this module
-
-        ApiServers(engine, settings, listener, processes).run(lambda: ready(url))
-    else:
-        server = Server(engine, settings, lambda: ready(url))
-        server.end_with(engine)
-        server.run(sockets=[listener])
-
-
-def bind(settings: Settings) -> socket.socket:
-    """Return a socket at the address of the settings, which refuses connections until it is served.
-
-    For programs that want to know whether there is such an address before they load a model.
-    Raises ConfigError where there is none, or somebody else has it.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is said to be TCP; with it, every
-    # answer would wait 40 ms for the client's acknowledgement of its head.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
-        listener.bind((settings.host, settings.port))
-    except OSError as reason:
-        listener.close()
-        raise _taken(settings, reason) from reason
-    return listener
-
-
-def _taken(settings: Settings, reason: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {settings.host}:{settings.port}: {reason.strerror}; "
-        "choose another --host or --port (--port 0 takes any free one)"
-    )
 
 
 class Server(uvicorn.Server):
@@ -254,11 +183,3 @@ def _called_directly(app: FastAPI) -> ASGIApp:
         await stack(scope, receive, send)
 
     return called
-
-
-def url_of(listener: socket.socket, settings: Settings) -> str:
-    """Return the URL of a listener; of one at all addresses, that which this machine has for it."""
-    scheme = "http" if settings.ssl_certfile is None else "https"
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

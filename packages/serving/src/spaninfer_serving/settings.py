@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from spaninfer_engine import ConfigError, Resolved
 
+from spaninfer_serving.admission.fair_queue import Client
+from spaninfer_serving.admission.keys import UserKey, hash_of
 from spaninfer_serving.dialects.table import DIALECTS
-from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.keys import UserKey, hash_of
 from spaninfer_serving.tls import tls_context
 
 DAY_S = 86_400

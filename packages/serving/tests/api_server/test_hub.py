@@ -15,7 +15,7 @@ import pytest
 from api_servers import Running, ask, open_answer, serving
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, bind
-from spaninfer_serving.keys import KeyLimits, UserKey, hash_of
+from spaninfer_serving.admission.keys import KeyLimits, UserKey, hash_of
 from spaninfer_serving.server import Server
 
 pytestmark = pytest.mark.slow  # a process starts in 2 to 5 s

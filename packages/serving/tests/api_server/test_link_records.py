@@ -13,9 +13,9 @@ from spaninfer_engine.errors import EngineError, InvalidSampling, PromptTooLong
 from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.media import Levels, MediaItem, Mixture, PromptMedia, TowerInput
 from spaninfer_serving import Settings
+from spaninfer_serving.admission.keys import KeyLimits, UserKey, hash_of
 from spaninfer_serving.api_server import records
 from spaninfer_serving.error_mapping import busy, problem_of
-from spaninfer_serving.keys import KeyLimits, UserKey, hash_of
 
 CHANGED = {
     "max_tokens": 7,

@@ -26,11 +26,11 @@ from spaninfer_engine import (
 )
 from spaninfer_engine.handle import merge
 from spaninfer_serving import Settings
+from spaninfer_serving.answers.responses import checked
 from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.remote import RemoteClient
 from spaninfer_serving.api_server.seat import Seat
-from spaninfer_serving.engine_control import EngineControl, StartRequest
-from spaninfer_serving.responses import checked
+from spaninfer_serving.engine.control import EngineControl, StartRequest
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True, max_tokens=40)
 LONG = SamplingParams(temperature=0, ignore_eos=True)

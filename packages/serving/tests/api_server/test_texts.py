@@ -14,8 +14,8 @@ from api_servers import Running, ask, serving
 from small_encoders import write_encoder, write_reranker, write_sentence_files
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings
+from spaninfer_serving.admission.keys import KeyLimits, UserKey, hash_of
 from spaninfer_serving.app import create_app
-from spaninfer_serving.keys import KeyLimits, UserKey, hash_of
 from starlette.testclient import TestClient
 
 pytestmark = pytest.mark.slow  # a process starts in 2 to 5 s

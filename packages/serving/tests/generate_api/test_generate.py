@@ -6,7 +6,7 @@ import threading
 import httpx
 import pytest
 from spaninfer_engine import SamplingParams
-from spaninfer_serving.keys import hash_of
+from spaninfer_serving.admission.keys import hash_of
 from spaninfer_serving.wire.generate import GenerateResponse, GenerateResult
 
 IDS = [ord(letter) - ord("!") for letter in "hello"]  # the tokenizer begins with "!"

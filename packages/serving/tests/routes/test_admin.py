@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from spaninfer_serving.keys import KeyLimits, UserKey
+from spaninfer_serving.admission.keys import KeyLimits, UserKey
 from spaninfer_serving.routes.admin import NOT_SUPPORTED, router
 
 ADMIN = (hashlib.sha256(b"root").digest(),)

@@ -23,8 +23,8 @@ from small_encoders import (
 )
 from spaninfer_engine import Engine
 from spaninfer_serving import Settings, create_app
-from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.text_batcher import TextBatcher
+from spaninfer_serving.admission.fair_queue import Client
+from spaninfer_serving.engine.text_batcher import TextBatcher
 from spaninfer_serving.wire.errors import Problem
 
 EMBED = "/v1/embeddings"

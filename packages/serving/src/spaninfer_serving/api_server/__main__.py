@@ -13,12 +13,12 @@ import warnings
 from spaninfer_engine import Resolved
 from spaninfer_engine.serving import Frontend, GcFreeze, open_front
 
-from spaninfer_serving import access_log
 from spaninfer_serving.api_server.link import receive_frame
 from spaninfer_serving.api_server.messages import Configure, Ready, from_engine
 from spaninfer_serving.api_server.records import typed, typed_config
 from spaninfer_serving.api_server.remote import RemoteClient
-from spaninfer_serving.figures import Figures
+from spaninfer_serving.observability import access_log
+from spaninfer_serving.observability.figures import Figures
 from spaninfer_serving.server import SWITCH_S, Server
 from spaninfer_serving.settings import Settings
 

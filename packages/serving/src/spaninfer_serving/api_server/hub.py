@@ -17,6 +17,7 @@ from typing import Any
 
 from spaninfer_engine import ConfigError, Engine, EngineConfig
 
+from spaninfer_serving.admission.fair_queue import Client
 from spaninfer_serving.api_server.messages import Configure, Drain, Gate, LogFrom
 from spaninfer_serving.api_server.processes import ApiServerProcesses
 from spaninfer_serving.api_server.records import (
@@ -28,12 +29,11 @@ from spaninfer_serving.api_server.records import (
     typed_texts,
 )
 from spaninfer_serving.api_server.seat import Operations, Seat
-from spaninfer_serving.engine_client import set_log_level
-from spaninfer_serving.engine_control import EngineControl
-from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.responses_api.store import StoredResponse
+from spaninfer_serving.engine.client import set_log_level
+from spaninfer_serving.engine.control import EngineControl
+from spaninfer_serving.engine.response_store import StoredResponse
+from spaninfer_serving.engine.text_batcher import TextBatcher
 from spaninfer_serving.settings import Settings
-from spaninfer_serving.text_batcher import TextBatcher
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,8 @@ class ApiServers:
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        """Leave the API servers to themselves: the engine is over. They send what they have been
-        told, or else that it is, and end.
+        """Leave the API servers to themselves: the engine is over. They send what they have
+        received, or else that the engine is over, and end.
         """
         self._is_draining = self._is_left = True
         for seat in self._seats.values():

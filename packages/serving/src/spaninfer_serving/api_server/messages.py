@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Raw, Struct, msgpack
 
 from spaninfer_serving.api_server.records import Fault
-from spaninfer_serving.gate import GateState
+from spaninfer_serving.engine.gate import GateState
 
 LogprobRecord = tuple[int, float, int, Sequence[tuple[int, float]]]
 """A token id, its log-probability and rank, and the most likely tokens."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
-from spaninfer_serving.figures import bytes_for
+from spaninfer_serving.observability.figures import bytes_for
 from spaninfer_serving.settings import Settings
 
 

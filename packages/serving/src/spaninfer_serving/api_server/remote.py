@@ -17,6 +17,7 @@ from spaninfer_engine import (
 )
 from spaninfer_engine.serving import Frontend, Rows, Text, media_of, token_ids
 
+from spaninfer_serving.admission.fair_queue import Client
 from spaninfer_serving.api_server import messages
 from spaninfer_serving.api_server.handover import Handover
 from spaninfer_serving.api_server.link import Link
@@ -31,11 +32,10 @@ from spaninfer_serving.api_server.records import (
     typed_stats,
 )
 from spaninfer_serving.api_server.remote_choices import RemoteChoices
-from spaninfer_serving.engine_client import set_log_level
-from spaninfer_serving.engine_control import StartRequest
-from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.gate import Gate
-from spaninfer_serving.responses_api.store import StoredResponse
+from spaninfer_serving.engine.client import set_log_level
+from spaninfer_serving.engine.control import StartRequest
+from spaninfer_serving.engine.gate import Gate
+from spaninfer_serving.engine.response_store import StoredResponse
 from spaninfer_serving.wire.admin import PauseMode, PauseState, Sleeping, SleepMode
 
 GONE = "the engine's process has ended"

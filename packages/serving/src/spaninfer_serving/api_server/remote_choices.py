@@ -26,7 +26,7 @@ from spaninfer_engine.serving import (
 
 from spaninfer_serving.api_server import messages
 from spaninfer_serving.api_server.records import error_of, typed_logprob, typed_logprobs
-from spaninfer_serving.engine_control import StartRequest
+from spaninfer_serving.engine.control import StartRequest
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ from spaninfer_serving.api_server.messages import (
 )
 from spaninfer_serving.api_server.records import fault_of, typed_media, typed_sampling
 from spaninfer_serving.api_server.relays import RequestRelay, RunningRelay, ServerBatch
-from spaninfer_serving.engine_control import STARTED_TOGETHER, EngineControl, StartRequest
+from spaninfer_serving.engine.control import STARTED_TOGETHER, EngineControl, StartRequest
 
 Operations = Mapping[str, Callable[..., Awaitable[Any]]]
 """What API servers may call, by name; results are plain values."""

@@ -6,7 +6,7 @@ from spaninfer_engine import SamplingParams
 
 from spaninfer_serving.fill_in_middle.prompt import FimPrompts
 from spaninfer_serving.fill_in_middle.table import FIM_MARKS
-from spaninfer_serving.translate import prompts_of, sampling_with
+from spaninfer_serving.requests.parameters import prompts_of, sampling_with
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
 

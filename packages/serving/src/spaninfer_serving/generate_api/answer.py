@@ -9,9 +9,9 @@ from itertools import chain
 from pydantic_core import to_json
 from spaninfer_engine import FinishReason, Output, TokenLogprob
 
-from spaninfer_serving.responses import Answer, Collected, Prompt, checked, collect
-from spaninfer_serving.service import GenerationJob
-from spaninfer_serving.translate import TokenDecoder
+from spaninfer_serving.answers.fields import TokenDecoder
+from spaninfer_serving.answers.responses import Answer, Collected, Prompt, checked, collect
+from spaninfer_serving.jobs.service import GenerationJob
 from spaninfer_serving.wire.generate import (
     Ended,
     GenerateRequest,

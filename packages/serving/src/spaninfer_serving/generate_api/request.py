@@ -9,9 +9,9 @@ from typing import Any
 
 from spaninfer_engine import RequestError
 
+from spaninfer_serving.answers.responses import Prompt
 from spaninfer_serving.error_mapping import problem_of
-from spaninfer_serving.responses import Prompt
-from spaninfer_serving.service import GenerationJob
+from spaninfer_serving.jobs.service import GenerationJob
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.generate import GenerateRequest, GenerateSampling

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pydantic_core import from_json
 from spaninfer_engine import Output
 
-from spaninfer_serving.blocks import (
+from spaninfer_serving.answers.blocks import (
     Block,
     BlockAnswer,
     BlockDelta,
@@ -16,8 +16,8 @@ from spaninfer_serving.blocks import (
     Change,
     read_whole,
 )
+from spaninfer_serving.answers.responses import token_by_token
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.responses import token_by_token
 from spaninfer_serving.wire.messages import (
     BlockPiece,
     ContentBlockDelta,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from spaninfer_serving.translated import OriginalMessage, TranslatedChat
+from spaninfer_serving.jobs.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Effort, Message
 from spaninfer_serving.wire.media import ImagePart, ImageUrl, Part, TextPart
 from spaninfer_serving.wire.message_blocks import (

@@ -9,9 +9,16 @@ from typing import Any, TypeAlias
 
 from spaninfer_engine import Output
 
-from spaninfer_serving.blocks import Block, BlockAnswer, BlockDelta, BlockEnd, BlockStart, Change
+from spaninfer_serving.answers.blocks import (
+    Block,
+    BlockAnswer,
+    BlockDelta,
+    BlockEnd,
+    BlockStart,
+    Change,
+)
+from spaninfer_serving.answers.responses import token_by_token
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.responses import token_by_token
 from spaninfer_serving.wire.responses import (
     ArgumentsDelta,
     ArgumentsDone,

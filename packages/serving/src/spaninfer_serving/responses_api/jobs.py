@@ -9,12 +9,12 @@ from secrets import token_hex
 
 from spaninfer_engine import Output, Placement
 
-from spaninfer_serving.blocks import BlockAnswer, read_whole
+from spaninfer_serving.answers.blocks import BlockAnswer, read_whole
+from spaninfer_serving.engine.response_store import StoredResponse
+from spaninfer_serving.jobs.service import GenerationJob, Service
+from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.responses_api.answer import finished, items_of
 from spaninfer_serving.responses_api.request import chat_of, conversation_of, turn_of
-from spaninfer_serving.responses_api.store import StoredResponse
-from spaninfer_serving.service import GenerationJob, Service
-from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Message
 from spaninfer_serving.wire.responses import OutputItem, ResponseObject, ResponsesRequest
 

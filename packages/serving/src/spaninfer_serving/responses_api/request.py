@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from spaninfer_serving.blocks import BlockAnswer
-from spaninfer_serving.translated import OriginalMessage, TranslatedChat
+from spaninfer_serving.answers.blocks import BlockAnswer
+from spaninfer_serving.jobs.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Message
 from spaninfer_serving.wire.input_parts import (
     InputClip,

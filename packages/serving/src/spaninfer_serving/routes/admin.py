@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Depends, Request
 
-from spaninfer_serving.engine_client import EngineClient
+from spaninfer_serving.engine.client import EngineClient
+from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.openapi import answers_to, query, refusals
 from spaninfer_serving.routes.respond import caller_of, handled
-from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.admin import (
     AbortRequest,
     AbortResponse,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from spaninfer_engine import GroupMap
 
+from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.routes.respond import caller_of
-from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.cache_map import (
     CacheFigures,
     FirstTokens,

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine import Placement
 
-from spaninfer_serving.chunks import chat_chunks
+from spaninfer_serving.answers.chunks import chat_chunks
+from spaninfer_serving.answers.responses import chat_response
+from spaninfer_serving.http.stream import DataEvents
+from spaninfer_serving.jobs.service import service_of
+from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.responses import chat_response
 from spaninfer_serving.routes.respond import ask, read_chat, started, streamed, whole
-from spaninfer_serving.service import service_of
-from spaninfer_serving.stream import DataEvents
-from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 
 router = APIRouter()

@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from spaninfer_serving.chunks import completion_chunks
+from spaninfer_serving.answers.chunks import completion_chunks
+from spaninfer_serving.answers.responses import completion_response, without_answers
+from spaninfer_serving.http.stream import DataEvents
+from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.responses import completion_response, without_answers
+from spaninfer_serving.requests.parameters import only_echoes
 from spaninfer_serving.routes.respond import read, started, streamed, whole
-from spaninfer_serving.service import service_of
-from spaninfer_serving.stream import DataEvents
-from spaninfer_serving.translate import only_echoes
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
 
 router = APIRouter()

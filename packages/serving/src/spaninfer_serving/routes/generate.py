@@ -8,11 +8,11 @@ from spaninfer_engine import Placement
 
 from spaninfer_serving.generate_api.answer import GenerateAnswer
 from spaninfer_serving.generate_api.request import check_start, completion_of, naming, renamed
+from spaninfer_serving.http.stream import DataEvents
+from spaninfer_serving.jobs.service import GenerationJob, service_of
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.requests.parse_pool import Check
 from spaninfer_serving.routes.respond import read, started, streamed, whole
-from spaninfer_serving.service import GenerationJob, service_of
-from spaninfer_serving.stream import DataEvents
 from spaninfer_serving.wire.generate import GenerateRequest, GenerateResponse
 
 router = APIRouter()

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from spaninfer_engine import EngineClosed, EngineState
 
-from spaninfer_serving.service import service_of
+from spaninfer_serving.jobs.service import service_of
 
 router = APIRouter()
 

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine import Placement
 
+from spaninfer_serving.http.typed_events import TypedEvents
 from spaninfer_serving.ids import new_hex
+from spaninfer_serving.jobs.service import Service
+from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.messages_api.answer import message_events, message_of
 from spaninfer_serving.messages_api.envelope import error_body
 from spaninfer_serving.messages_api.request import chat_of
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.requests.parse_pool import Check
 from spaninfer_serving.routes.respond import AskedChat, ask, read_chat, started, streamed, whole
-from spaninfer_serving.service import Service
-from spaninfer_serving.translated import TranslatedChat
-from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.messages import (
     CountRequest,

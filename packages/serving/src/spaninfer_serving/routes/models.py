@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from spaninfer_engine import EngineError
 from spaninfer_engine.serving import Frontend
 
-from spaninfer_serving.service import Service, service_of
-from spaninfer_serving.translate import defaults_of
+from spaninfer_serving.jobs.service import Service, service_of
+from spaninfer_serving.requests.parameters import defaults_of
 from spaninfer_serving.wire.models import Modality, Model, ModelList
 
 router = APIRouter()

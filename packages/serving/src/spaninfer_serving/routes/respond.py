@@ -12,18 +12,18 @@ from pydantic import BaseModel, ValidationError
 from spaninfer_engine import Output, Placement
 from spaninfer_engine.serving import Task
 
-from spaninfer_serving.access_log import CLIENT_CLOSED_REQUEST
-from spaninfer_serving.fair_queue import Client
-from spaninfer_serving.media_inputs import ReadMedia
-from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.replay import Replay
-from spaninfer_serving.responses import Answer
-from spaninfer_serving.service import GenerationJob, Service, service_of
+from spaninfer_serving.admission.fair_queue import Client
+from spaninfer_serving.answers.responses import Answer
+from spaninfer_serving.http.replay import Replay
+from spaninfer_serving.http.stream import EventStream, Framing, unless_disconnected
+from spaninfer_serving.jobs.service import GenerationJob, Service, service_of
+from spaninfer_serving.jobs.texts import TextJob
+from spaninfer_serving.jobs.translated import TranslatedChat
+from spaninfer_serving.observability.access_log import CLIENT_CLOSED_REQUEST
+from spaninfer_serving.requests.media_inputs import ReadMedia
+from spaninfer_serving.requests.parameters import placement_of
+from spaninfer_serving.requests.parse_pool import Check
 from spaninfer_serving.settings import Caller
-from spaninfer_serving.stream import EventStream, Framing, unless_disconnected
-from spaninfer_serving.text_jobs import TextJob
-from spaninfer_serving.translate import placement_of
-from spaninfer_serving.translated import TranslatedChat
 from spaninfer_serving.wire.chat import SeenConversation
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.parse import check_headers, parse, problem_of_findings

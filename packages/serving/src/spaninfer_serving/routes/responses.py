@@ -9,6 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine import Placement
 
+from spaninfer_serving.http.typed_events import TypedEvents
+from spaninfer_serving.jobs.service import service_of
+from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses_api.answer import response_events
 from spaninfer_serving.responses_api.jobs import ResponseService
@@ -22,9 +25,6 @@ from spaninfer_serving.routes.respond import (
     streamed,
     whole,
 )
-from spaninfer_serving.service import service_of
-from spaninfer_serving.translated import TranslatedChat
-from spaninfer_serving.typed_events import TypedEvents
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.responses import DeletedResponse, ResponseObject, ResponsesRequest
 

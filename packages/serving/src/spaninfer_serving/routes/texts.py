@@ -9,13 +9,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine.serving import Task
 
-from spaninfer_serving.fair_queue import Client
+from spaninfer_serving.admission.fair_queue import Client
+from spaninfer_serving.answers.responses import Answer
+from spaninfer_serving.jobs.service import service_of
+from spaninfer_serving.jobs.texts import TextJob, TextService
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.parse_pool import Check
-from spaninfer_serving.responses import Answer
+from spaninfer_serving.requests.parse_pool import Check
 from spaninfer_serving.routes.respond import read_texts, whole
-from spaninfer_serving.service import service_of
-from spaninfer_serving.text_jobs import TextJob, TextService
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
     ClassifyResponse,

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
+from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.parse_pool import Check
+from spaninfer_serving.requests.parse_pool import Check
 from spaninfer_serving.routes.respond import caller_of, handled, with_media
-from spaninfer_serving.service import service_of
 from spaninfer_serving.wire.tokenize import (
     DetokenizeRequest,
     DetokenizeResponse,

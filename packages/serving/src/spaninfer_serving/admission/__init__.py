@@ -1,0 +1,1 @@
+"""Admission: API keys, fair shares of clients, a gate for bursts."""

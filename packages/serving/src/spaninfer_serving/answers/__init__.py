@@ -1,0 +1,1 @@
+"""The engine's outputs as OpenAI's answers, whole and as they grow."""

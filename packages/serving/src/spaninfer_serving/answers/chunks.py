@@ -1,0 +1,227 @@
+"""The engine's outputs as OpenAI responses, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from spaninfer_engine import Output, TokenLogprob
+from spaninfer_engine import Usage as EngineUsage
+
+from spaninfer_serving.answers.chat import ChatAnswer, delta_of
+from spaninfer_serving.answers.fields import (
+    TokenDecoder,
+    chat_logprobs,
+    completion_logprobs,
+    finish_reason,
+    usage_of,
+)
+from spaninfer_serving.answers.responses import (
+    Prompt,
+    ResponseMeta,
+    checked,
+    completion_with,
+    echoed,
+    token_by_token,
+    usage_at_end,
+)
+from spaninfer_serving.dialects.parser import AnswerFormat
+from spaninfer_serving.wire.chat import ChatChunk, ChatChunkChoice, Delta
+from spaninfer_serving.wire.completions import CompletionChoice, CompletionResponse
+from spaninfer_serving.wire.pieces import TextEvents, in_pieces
+
+
+async def chat_chunks(
+    outputs: AsyncIterator[tuple[int, Output]],
+    meta: ResponseMeta,
+    words: TokenDecoder,
+    *,
+    choices: int,
+    prompt: Prompt,
+    logprobs: bool,
+    form: AnswerFormat | None,
+) -> AsyncGenerator[ChatChunk | list[bytes], None]:
+    """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
+    for index in range(choices):
+        role = Delta(role="assistant", content="")
+        first = _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
+        if meta.token_ids and not index:
+            first.prompt_token_ids = list(prompt.ids)
+        yield first
+
+    def text_chunk(index: int, text: str) -> ChatChunk:
+        part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
+        return _chat_chunk(meta, [part])
+
+    is_plain = form is None and not (logprobs or meta.token_ids)
+    events: dict[int, TextEvents] = {}
+    usages: dict[int, EngineUsage] = {}
+    answers = [ChatAnswer(form) for _ in range(choices)]
+    async for index, news in outputs:
+        rest: Output | None = news
+        if is_plain:
+            texts, rest = _texts_and_end(checked(news))
+            if said := [text for text in texts if text]:
+                if index not in events:
+                    events[index] = TextEvents(partial(text_chunk, index))
+                yield events[index].json(said)
+        if rest is None:
+            continue
+        async for output in token_by_token(rest):
+            if output.finish_reason is not None:
+                usages[index] = usage_at_end(output)
+            part = _chat_part(index, output, answers[index], meta, words if logprobs else None)
+            if part is not None:
+                yield _chat_chunk(meta, [part])
+    if meta.include_usage:
+        last = _chat_chunk(meta, [])
+        last.usage = usage_of([len(prompt.ids)], usages, meta.media_tokens)
+        yield last
+
+
+def _chat_chunk(meta: ResponseMeta, parts: list[ChatChunkChoice]) -> ChatChunk:
+    return ChatChunk(
+        id=meta.id,
+        object="chat.completion.chunk",
+        created=meta.created,
+        model=meta.model,
+        choices=parts,
+        system_fingerprint=meta.fingerprint,
+    )
+
+
+def _chat_part(
+    index: int, output: Output, answer: ChatAnswer, meta: ResponseMeta, words: TokenDecoder | None
+) -> ChatChunkChoice | None:
+    """Return what an output adds to its choice, with log-probabilities where `words` is given;
+    None where it adds nothing that is seen.
+    """
+    delta = delta_of(answer.push(output))
+    ended = answer.finish_reason(output.finish_reason)
+    if not (ended or delta.model_fields_set or output.logprobs or meta.token_ids):
+        return None
+    part = ChatChunkChoice(index=index, delta=delta, finish_reason=ended)
+    if words is not None:
+        part.logprobs = chat_logprobs(output.logprobs, words)
+    if output.matched is not None:
+        part.stop_reason = output.matched
+    if meta.token_ids:
+        part.token_ids = list(output.token_ids)
+    return part
+
+
+async def completion_chunks(
+    outputs: AsyncIterator[tuple[int, Output]],
+    meta: ResponseMeta,
+    words: TokenDecoder,
+    *,
+    prompts: Sequence[Prompt],
+    choices: int,
+    echo: bool,
+    logprobs: bool,
+) -> AsyncGenerator[CompletionResponse | list[bytes], None]:
+    """Yield a text completion as it grows, then the usage."""
+    growing = _GrowingCompletion(meta, words, prompts, choices, echo=echo, logprobs=logprobs)
+    is_plain = not (logprobs or meta.token_ids)
+    async for index, news in outputs:
+        rest: Output | None = news
+        if is_plain:
+            texts, rest = _texts_and_end(checked(news))
+            if texts:
+                yield growing.events(index, texts)
+        if rest is None:
+            continue
+        async for output in token_by_token(rest):
+            async for part in growing.parts(index, output):
+                yield completion_with(meta, [part])
+    if meta.include_usage:
+        last = completion_with(meta, [])
+        last.usage = usage_of([len(prompt.ids) for prompt in prompts], growing.usages)
+        yield last
+
+
+class _GrowingCompletion:
+    """The choices of a text completion while their outputs come in; choice = prompt * n + index."""
+
+    def __init__(
+        self,
+        meta: ResponseMeta,
+        words: TokenDecoder,
+        prompts: Sequence[Prompt],
+        choices: int,
+        *,
+        echo: bool,
+        logprobs: bool,
+    ) -> None:
+        self._meta, self._words, self._prompts = meta, words, prompts
+        self._choices, self._echo, self._logprobs = choices, echo, logprobs
+        self._started: set[int] = set()
+        # By prompt: its first choice computes it, and speaks before the others do.
+        self._of_prompts: list[Sequence[TokenLogprob]] = [()] * len(prompts)
+        self._offsets = [0] * (choices * len(prompts))
+        self._events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
+        self.usages: dict[int, EngineUsage] = {}
+
+    def events(self, index: int, texts: tuple[str, ...]) -> list[bytes]:
+        """Return the events of tokens that are text alone."""
+        if index not in self._events:
+            self._events[index] = TextEvents(partial(self._text_chunk, index))
+        if self._is_first(index) and self._echo:
+            texts = (self._prompts[index // self._choices].text + texts[0], *texts[1:])
+        return self._events[index].json(texts)
+
+    async def parts(self, index: int, output: Output) -> AsyncIterator[CompletionChoice]:
+        """Yield what an output adds to its choice: early parts hold log-probabilities alone."""
+        number = index // self._choices
+        prompt, is_first = self._prompts[number], self._is_first(index)
+        is_echoed = self._echo and is_first
+        ended = finish_reason(output.finish_reason)
+        if ended is not None:
+            self.usages[index] = usage_at_end(output)
+        self._of_prompts[number] = self._of_prompts[number] or output.prompt_logprobs
+        shown = echoed(prompt, self._of_prompts[number]) if is_echoed and self._logprobs else ()
+        pieces = in_pieces(chain(shown, output.logprobs))
+        last = next(pieces)
+        for piece in pieces:
+            said, self._offsets[index] = await asyncio.to_thread(
+                completion_logprobs, last, self._words, self._offsets[index]
+            )
+            yield CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
+            last = piece
+        text = (prompt.text if is_echoed else "") + output.text
+        part = CompletionChoice(index=index, text=text, finish_reason=ended)
+        if self._logprobs:
+            part.logprobs, self._offsets[index] = completion_logprobs(
+                last, self._words, self._offsets[index]
+            )
+        if output.matched is not None:
+            part.stop_reason = output.matched
+        if self._meta.token_ids:
+            part.token_ids = list(output.token_ids)
+            if is_first:
+                part.prompt_token_ids = list(prompt.ids)
+        yield part
+
+    def _is_first(self, index: int) -> bool:
+        """Return whether nothing of a choice has come before; true once."""
+        is_first = index not in self._started
+        self._started.add(index)
+        return is_first
+
+    def _text_chunk(self, index: int, text: str) -> CompletionResponse:
+        part = CompletionChoice(index=index, text=text, finish_reason=None)
+        return completion_with(self._meta, [part])
+
+
+def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:
+    """Return the texts of tokens about which there is nothing else to say, and the rest, if any:
+    the end of a choice, with its last token.
+    """
+    texts = output.texts or (output.text,)
+    if output.finish_reason is None:
+        return texts, None
+    last = replace(output, token_ids=output.token_ids[-1:], text=texts[-1], texts=())
+    return texts[:-1], last

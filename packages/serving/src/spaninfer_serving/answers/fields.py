@@ -1,0 +1,108 @@
+"""Fields of answers: the engine's finish reasons, counts and log-probabilities, as on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from spaninfer_engine import FinishReason, TokenLogprob
+from spaninfer_engine import Usage as EngineUsage
+
+from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, TopLogprob
+from spaninfer_serving.wire.completions import CompletionLogprobs
+from spaninfer_serving.wire.sampling import Usage
+
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.STOPPED: "abort",  # by an operator, or the end of a drain
+    FinishReason.DEADLINE: "length",
+}
+
+
+class TokenDecoder(Protocol):
+    """The part of a tokenizer that shows single tokens."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for."""
+
+
+def finish_reason(reason: FinishReason | None) -> str | None:
+    """Return OpenAI's word for why a choice ended."""
+    return None if reason is None else _REASONS[reason]
+
+
+def usage_of(
+    prompt_lens: Sequence[int],
+    choices: Mapping[int, EngineUsage],
+    media_tokens: Mapping[str, int] | None = None,
+) -> Usage:
+    """Add up the counts of all choices, which have numbers: prompt * n + index.
+
+    Each prompt counts once, and what of it was computed before its first choice came: the others
+    find what that one has computed. `media_tokens` of the prompts stand for media.
+    """
+    firsts = range(0, len(choices), len(choices) // len(prompt_lens))
+    prompt_tokens = sum(prompt_lens)
+    completion_tokens = sum(choice.output_len for choice in choices.values())
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        prompt_tokens_details={
+            "cached_tokens": sum(choices[i].cached_len for i in firsts),
+            **(media_tokens or {}),
+        },
+    )
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob], words: TokenDecoder) -> ChatLogprobs:
+    """Return log-probabilities as chat completions carry them."""
+    return ChatLogprobs(
+        content=[
+            ChatLogprob(
+                **_token(entry.token_id, entry.logprob, words),
+                top_logprobs=[TopLogprob(**_token(i, logprob, words)) for i, logprob in entry.top],
+            )
+            for entry in entries
+        ]
+    )
+
+
+def _token(token_id: int, logprob: float, words: TokenDecoder) -> dict[str, Any]:
+    data = words.token_bytes(token_id)
+    return {
+        "token": data.decode("utf-8", "replace"),
+        "logprob": max(logprob, -9999.0),  # JSON has no -inf; OpenAI's own floor
+        "bytes": list(data),
+    }
+
+
+def completion_logprobs(
+    entries: Sequence[TokenLogprob | int], words: TokenDecoder, offset: int
+) -> tuple[CompletionLogprobs, int]:
+    """Return log-probabilities as text completions carry them, and the text offset behind them.
+
+    A bare id is a token without a log-probability: the first of an echoed prompt.
+    """
+    tokens: list[str] = []
+    logprobs: list[float | None] = []
+    top: list[dict[str, float] | None] = []
+    offsets: list[int] = []
+    for entry in entries:
+        token_id = entry if isinstance(entry, int) else entry.token_id
+        text = words.token_bytes(token_id).decode("utf-8", "replace")
+        tokens.append(text)
+        offsets.append(offset)
+        offset += len(text)
+        if isinstance(entry, int):
+            logprobs.append(None)
+            top.append(None)
+            continue
+        logprobs.append(max(entry.logprob, -9999.0))
+        shown = [_token(i, logprob, words) for i, logprob in entry.top]
+        top.append({item["token"]: item["logprob"] for item in shown})
+    wire = CompletionLogprobs(
+        tokens=tokens, token_logprobs=logprobs, top_logprobs=top, text_offset=offsets
+    )
+    return wire, offset

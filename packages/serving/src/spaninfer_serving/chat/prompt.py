@@ -1,0 +1,189 @@
+"""A chat request as its template takes it, and how the answers to it are read; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from spaninfer_engine.serving import RenderedPrompt as Prompt
+
+from spaninfer_serving.chat.traits import EFFORT, CallStyle, ChatTraits, content_of
+from spaninfer_serving.dialects.detect import is_opened
+from spaninfer_serving.dialects.parser import AnswerFormat
+from spaninfer_serving.wire.chat import ChatRequest, ConversationFields, Message
+from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.media import TextPart, source_of
+from spaninfer_serving.wire.tools import NamedTool, Tool, ToolCall
+
+Media: TypeAlias = Mapping[tuple[int, int], Mapping[str, Any]]
+"""Parts as the engine takes them, by the numbers of message and part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The input of the chat template: messages, tools and variables."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    variables: dict[str, Any]
+
+
+def chat_prompt(
+    body: ConversationFields, traits: ChatTraits, media: Media | None = None
+) -> ChatPrompt:
+    """Return what is rendered for a request; Problem for what the template has no place for.
+
+    `media` are parts as the engine takes them, by the numbers of message and part; without them
+    only their kinds are known.
+    """
+    return ChatPrompt(
+        list(_messages(body.messages, traits.call_style, media or {})),
+        [_tool(tool) for tool in offered(body, traits)] or None,
+        effort_variables(body.reasoning_effort, traits) | body.chat_template_kwargs,
+    )
+
+
+def answer_format(body: ChatRequest, traits: ChatTraits, prompt: Prompt) -> AnswerFormat | None:
+    """Return how the answers to a prompt are read; None where they are nothing but content."""
+    return AnswerFormat.of(
+        traits.dialect,
+        traits.thinking,
+        {tool.function.name: tool.function.parameters or {} for tool in offered(body, traits)},
+        is_thinking=is_opened(traits.thinking, _written_last(prompt)),
+        is_single=not body.parallel_tool_calls,
+    )
+
+
+def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
+    """Return the tools that the model sees: none where none may be called.
+
+    Problem where they cannot be: a request with tools is never answered as if it had none.
+    """
+    names = {tool.function.name for tool in body.tools}
+    match body.tool_choice:
+        case "none":
+            return ()
+        case NamedTool(function=function) if function.name not in names:
+            raise _refused(
+                f"tool_choice names {function.name!r}, and tools have {sorted(names)}",
+                "tool_choice",
+            )
+        case "required" if not names:
+            raise _refused("tool_choice is required, and there are no tools", "tool_choice")
+    if names and not traits.takes_tools:
+        raise _refused(
+            "this model's chat template has no place for tools; leave tools out, or give the "
+            "server one that has, with --chat-template FILE",
+            "tools",
+            "unsupported_parameter",
+        )
+    if names and traits.dialect is None:
+        raise _refused(
+            "how this model writes tool calls is not known; leave tools out, or name the dialect "
+            "with --tool-parser NAME",
+            "tools",
+            "unsupported_parameter",
+        )
+    return body.tools
+
+
+def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:
+    """Return the template's variables for a reasoning effort; Problem where it knows none."""
+    if effort is None:
+        return {}
+    switched: dict[str, Any] = dict.fromkeys(traits.switches, effort != "none")
+    if traits.has_effort and (effort != "none" or not switched):
+        switched[EFFORT] = effort
+    if not switched and (effort != "none" or traits.thinking is not None):
+        raise _refused(
+            f"reasoning_effort is {effort!r}, and this model's chat template has no variable "
+            f"{EFFORT}, enable_thinking or thinking; leave it out",
+            EFFORT,
+            "unsupported_parameter",
+        )
+    return switched
+
+
+def _messages(
+    messages: Sequence[Message], style: CallStyle, media: Media
+) -> Iterator[dict[str, Any]]:
+    """Yield messages as templates take them; results of tools get the names of their functions."""
+    names: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        names |= {call.id: call.function.name for call in message.tool_calls}
+        given: dict[str, Any] = {"role": message.role}
+        if message.tool_calls:
+            given |= content_of(message.text(), style)
+            given["tool_calls"] = [
+                _call(call, style, f"messages[{number}].tool_calls[{at}]")
+                for at, call in enumerate(message.tool_calls)
+            ]
+        else:
+            given["content"] = _content(number, message, media)
+        if message.reasoning_content is not None:
+            given["reasoning_content"] = message.reasoning_content
+        if message.tool_call_id is not None:
+            given["tool_call_id"] = message.tool_call_id
+        if name := message.name or names.get(message.tool_call_id or ""):
+            given["name"] = name
+        yield given
+
+
+def _content(number: int, message: Message, media: Media) -> str | list[Mapping[str, Any]]:
+    """Return the content of a message: parts where media are among them."""
+    parts = message.media()
+    if isinstance(message.content, str) or not parts:
+        return message.text()
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else media.get((number, at)) or _unread(source_of(parts[at])[0])
+        for at, part in enumerate(message.content)
+    ]
+
+
+def _unread(kind: str) -> dict[str, Any]:
+    """Return a part as templates take it, of media that were not read."""
+    return {"type": kind, kind: ""}
+
+
+def _call(call: ToolCall, style: CallStyle, place: str) -> dict[str, Any]:
+    arguments: Any = call.function.arguments or "{}"
+    if style.are_objects:
+        arguments = _parsed(arguments, f"{place}.function.arguments")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": call.type, "function": function}
+
+
+def _parsed(arguments: str, place: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError) as broken:
+        raise _refused(f"{place} is not JSON: {broken}", place) from broken
+    if not isinstance(found, dict):
+        raise _refused(f"{place} should be the text of a JSON object", place)
+    return found
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """Return a tool with everything that templates look for."""
+    function = tool.function
+    given = {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or {"type": "object", "properties": {}},
+    }
+    return {"type": tool.type, "function": given}
+
+
+def _written_last(prompt: Prompt) -> str:
+    """Return the template's own text at the end of a prompt."""
+    if not prompt.trusted or prompt.trusted[-1][1] != len(prompt.text):
+        return ""
+    return prompt.text[prompt.trusted[-1][0] :]
+
+
+def _refused(message: str, param: str, code: str | None = None) -> Problem:
+    return Problem(400, message, param=param, code=code)

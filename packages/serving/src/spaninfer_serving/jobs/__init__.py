@@ -1,0 +1,1 @@
+"""Jobs made from bodies, by the service that all routes share."""

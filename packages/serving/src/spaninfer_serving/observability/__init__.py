@@ -1,0 +1,1 @@
+"""Observability of a server: logs, metrics, traces, profiles."""

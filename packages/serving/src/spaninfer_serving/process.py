@@ -1,0 +1,49 @@
+"""The server as a process: listens, says where, and serves by API servers or by itself."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+
+from spaninfer_engine import Engine
+
+from spaninfer_serving.api_server.hub import ApiServers
+from spaninfer_serving.api_server.processes import ApiServerProcesses
+from spaninfer_serving.http.listener import bind, taken, url_of
+from spaninfer_serving.observability import access_log
+from spaninfer_serving.server import SWITCH_S, Server
+from spaninfer_serving.settings import Settings
+
+
+def serve(
+    engine: Engine,
+    settings: Settings,
+    ready: Callable[[str], None],
+    listener: socket.socket | None = None,
+    processes: ApiServerProcesses | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, or until the engine is over; calls `ready` with the base URL
+    once requests are answered.
+
+    After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
+    and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
+    and `processes` what `api_server_processes` did, if these were called before.
+
+    Raises ConfigError where the address cannot be bound.
+    """
+    access_log.set_up(settings)
+    listener = listener or bind(settings)
+    try:
+        listener.listen()  # here two servers meet that were bound to one address while they loaded
+    except OSError as reason:
+        listener.close()
+        raise taken(settings, reason) from reason
+    sys.setswitchinterval(SWITCH_S)
+    url = url_of(listener, settings)
+    if settings.api_servers:
+        ApiServers(engine, settings, listener, processes).run(lambda: ready(url))
+    else:
+        server = Server(engine, settings, lambda: ready(url))
+        server.end_with(engine)
+        server.run(sockets=[listener])

@@ -1,0 +1,55 @@
+"""The supervisor, as the engine's process sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from threading import Thread
+from time import sleep
+
+from spaninfer_serving.http.listener import bind
+from spaninfer_serving.settings import Settings
+from spaninfer_serving.supervisor.messages import FromEngine, ToEngine, receive, send
+
+
+class Supervised:
+    """The way to the supervisor. Where that is gone, this process ends at once: nobody would know
+    of its end, and another server may be started at its address.
+    """
+
+    def __init__(self, control_fd: int) -> None:
+        """Take the file whose number the command line says; waits where the supervisor says so."""
+        os.set_inheritable(control_fd, False)
+        self._control = socket.socket(fileno=control_fd)
+        found = receive(self._control, ToEngine)
+        if found is None:
+            os._exit(1)
+        message, self._listener = found
+        self.num_restarts = message.num_restarts
+        Thread(target=self._watch, name="supervisor", daemon=True).start()
+        sleep(message.wait_s)
+
+    def bind(self, settings: Settings) -> socket.socket:
+        """Return the socket at which to listen: the one of earlier processes, if there were any.
+
+        Raises ConfigError where there is none to be had.
+        """
+        certificate, key = (
+            None if path is None else str(path.absolute())
+            for path in (settings.ssl_certfile, settings.ssl_keyfile)
+        )
+        self._status = FromEngine(settings.log_format, certificate, key)
+        if self._listener is not None:
+            return self._listener
+        listener = bind(settings)
+        send(self._control, self._status, listener)
+        return listener
+
+    def note_ready(self) -> None:
+        """Say that requests are answered."""
+        send(self._control, replace(self._status, is_ready=True), None)
+
+    def _watch(self) -> None:
+        receive(self._control, ToEngine)  # nothing more comes
+        os._exit(1)

@@ -1,0 +1,59 @@
+from spaninfer_engine.request import FinishReason, TokenLogprob
+from spaninfer_engine.request import Usage as EngineUsage
+from spaninfer_serving.answers.fields import (
+    chat_logprobs,
+    completion_logprobs,
+    finish_reason,
+    usage_of,
+)
+
+
+class Letters:
+    """Token 97 is "a", and so on."""
+
+    def token_bytes(self, token_id):
+        return bytes([token_id])
+
+
+def counted(prompt_len, output_len, cached_len):
+    times = dict(arrived_s=0.0, scheduled_s=None, first_token_s=None, finished_s=None)
+    return EngineUsage(prompt_len=prompt_len, output_len=output_len, cached_len=cached_len, **times)
+
+
+def test_a_prompt_counts_once_and_what_its_own_choices_share_is_not_what_was_cached():
+    ended = {  # in the order in which choices ended
+        1: counted(100, 5, 96),
+        0: counted(100, 7, 32),
+        3: counted(40, 1, 32),
+        2: counted(40, 2, 0),
+    }
+
+    usage = usage_of([100, 40], ended)
+
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (140, 15, 155)
+    assert usage.prompt_tokens_details == {"cached_tokens": 32}
+
+
+def test_finish_reasons_are_openais_words_and_vllms_for_what_an_operator_ended():
+    ended = [reason for reason in FinishReason if reason is not FinishReason.ERROR]
+
+    assert [finish_reason(reason) for reason in ended] == ["stop", "length", "abort", "length"]
+
+
+def test_a_token_that_is_half_a_character_shows_its_bytes():
+    wire = chat_logprobs([TokenLogprob(0xC3, -0.5, 1, top=((97, float("-inf")),))], Letters())
+
+    assert wire.content[0].bytes == [0xC3]
+    assert wire.content[0].token == "\ufffd"
+    assert wire.content[0].top_logprobs[0].logprob == -9999.0
+
+
+def test_text_offsets_run_on_over_prompt_and_answer():
+    entries = [97, TokenLogprob(98, -1.0, 1), TokenLogprob(99, -2.0, 2)]
+
+    wire, offset = completion_logprobs(entries, Letters(), 10)
+
+    assert wire.tokens == ["a", "b", "c"]
+    assert wire.token_logprobs == [None, -1.0, -2.0]
+    assert wire.text_offset == [10, 11, 12]
+    assert offset == 13
