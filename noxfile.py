@@ -57,7 +57,8 @@ SCHEMATHESIS = (
 PHASES, STATEFUL = "examples,coverage,fuzzing", "examples,coverage,fuzzing,stateful"
 TEXTS = "^/(v[12]/)?(embeddings|rerank|score|classify)"
 OPERATIONS = (
-    "^/(pause|resume|continue|is_|drain|abort|reset|flush|log_level|server_info|get_|start_|stop_)"
+    "^/(pause|resume|continue|is_|drain|abort|reset|flush|log_level|server_info|get_|start_|stop_|"
+    "sleep|wake_up|release_|update_)"
 )
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.

@@ -209,14 +209,18 @@ def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
         ("POST", "/v1/chat/completion", "; did you mean '/v1/chat/completions'?"),
         ("GET", "/v1", ": it is the base URL for clients; GET /v1/models lists the model"),
         ("GET", TEXT, "; it takes POST"),
+        ("OPTIONS", "/v1/responses/resp_1", "; it takes DELETE, GET"),
         ("GET", "/favicon.svg.gz.zip", ""),  # nothing is near
         ("GET", "/health/live/", "; did you mean '/health/live'?"),
     ],
 )
 def test_a_wrong_address_is_answered_with_the_one_that_was_meant(client, method, path, said):
-    error = error_of(client.request(method, path), 405 if "takes" in said else 404)
+    answer = client.request(method, path)
+    error = error_of(answer, 405 if "takes" in said else 404)
 
     assert error["message"] == f"there is no {method} {path}{said}"
+    assert ("takes" in said) == ("Allow" in answer.headers)
+    assert said.endswith(answer.headers.get("Allow", ""))
 
 
 def test_an_empty_body_is_called_empty(client):

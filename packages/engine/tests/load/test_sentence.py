@@ -140,6 +140,16 @@ def test_modules_of_another_form_are_refused(tmp_path: Path, modules: Any, told:
         read_sentence_settings(tmp_path)
 
 
+def test_a_module_whose_path_is_none_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules[1]["path"] = "a\0b"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+
+    with pytest.raises(CheckpointError, match=r"the path .* leads nowhere"):
+        read_sentence_settings(tmp_path)
+
+
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc"])
 def test_a_module_outside_of_the_folder_is_refused(tmp_path: Path, path: str) -> None:
     write(tmp_path, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ def test_a_link_to_nowhere_is_an_unfinished_download(folder: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"is a link to .*0123, which is not there.*hf down"):
         open_checkpoint(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.pt", "tokenizer.json"])
+def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+
+    with pytest.raises(CheckpointError, match=rf"{name} is no file but a pipe"):
+        open_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=rf"{name} is no file but a pipe"):
+        open_checkpoint(folder / name)
 
 
 @pytest.mark.parametrize("with_config", [True, False])

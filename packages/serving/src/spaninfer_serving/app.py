@@ -150,17 +150,29 @@ def _refuse(request: Request, error: Problem | EngineError) -> JSONResponse:
 
 
 @cache
+def _routes() -> tuple[APIRoute, ...]:
+    routes = (route for router in ROUTERS for route in router.routes)
+    return tuple(route for route in routes if isinstance(route, APIRoute))
+
+
+@cache
 def _paths() -> tuple[str, ...]:
     """Return the paths of all routes, but for those with a name in them."""
-    routes = (route for router in ROUTERS for route in router.routes)
-    found = {route.path for route in routes if isinstance(route, APIRoute)}
-    return tuple(sorted(path for path in found if "{" not in path))
+    return tuple(sorted({route.path for route in _routes() if "{" not in route.path}))
+
+
+def _methods(path: str) -> str:
+    """Return the methods of a path: Starlette's Allow has those of its first route alone."""
+    routes = (route for route in _routes() if route.path_regex.match(path))
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     message = str(error.detail)
+    if error.status_code == 405:
+        headers["Allow"] = _methods(request.scope["path"])
     if error.status_code in (404, 405):
         message = said_of(request.method, request.url.path, headers.get("Allow"), _paths())
     return _respond(Problem(error.status_code, message, headers=headers))

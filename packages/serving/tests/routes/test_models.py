@@ -31,6 +31,17 @@ def test_every_name_is_listed_the_first_first(named):
         assert named.get(f"/v1/models/{name}").json()["id"] == name
 
 
+@pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
+def test_it_is_described_in_sglang_s_form_without_a_path_of_the_server(named, path):
+    assert named.get(path).json() == {
+        "model_path": "tiny",
+        "is_generation": True,
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "weight_version": "default",
+    }
+
+
 @pytest.mark.parametrize("path", ASKED)
 def test_an_answer_carries_the_name_that_was_asked_for_or_the_first(named, path):
     for name in NAMES:

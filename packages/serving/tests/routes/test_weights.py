@@ -90,7 +90,8 @@ def server(api_servers, engine, steps, live):
     address = api_servers or live(engine, weights_folder=steps, **KEYS).address
     yield address
     ask(address, "/wake_up")
-    ask(address, "/update_weights_from_disk", {"model_path": "step-0"})
+    first = {"model_path": "step-0", "weight_version": "default"}
+    ask(address, "/update_weights_from_disk", first)
 
 
 SLEEPS = [("/sleep?level=1", None), ("/sleep?level=2&tags=", None),
@@ -164,7 +165,12 @@ def test_other_weights_answer_as_a_server_of_theirs_and_nothing_old_is_shared(se
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert ask(server, "/get_weight_version", method="GET")[1]["weight_version"] == "1"
     assert ask(server, "/server_info", method="GET")[1]["weight_version"] == "1"
+    assert ask(server, "/model_info", key="user", method="GET")[1]["weight_version"] == "1"
     assert generated[1]["meta_info"]["weight_version"] == "1"
+    # as in SGLang, an update that gives none changes none
+    assert ask(server, "/update_weights_from_disk", {"model_path": "step-2"})[1] == said[1] | {
+        "message": "the weights are those of step-2"
+    }
 
 
 def test_weights_that_come_in_its_sleep_are_those_it_wakes_up_with(server, expected):
@@ -211,6 +217,8 @@ def test_requests_that_a_pause_keeps_are_in_the_way_until_they_are_aborted(serve
 def test_what_will_not_do_leaves_the_weights_in_service(server, expected, steps):
     (steps / "link").unlink(missing_ok=True)
     (steps / "link").symlink_to(steps.parent / "outside")
+    (steps / "circle").unlink(missing_ok=True)
+    (steps / "circle").symlink_to("circle")
     cases = {
         "wrong": "mlp.gate_proj.weight is [32, 16], expected [48, 16]",
         "step-3": "names nothing below",
@@ -218,6 +226,7 @@ def test_what_will_not_do_leaves_the_weights_in_service(server, expected, steps)
         "..": "names nothing below",
         "../outside": "names nothing below",
         "link": "names nothing below",
+        "circle": "names nothing below",
         str(steps.parent / "outside"): "names nothing below",
         "x" * 4000: "names nothing below",
         "a\0b": "names nothing below",

@@ -131,7 +131,10 @@ def _module(file: Path, said: object) -> tuple[str, str]:
 def _inside(file: Path, path: str) -> Path:
     """Return the folder of a module; CheckpointError where it is not in the model's."""
     folder = file.parent.resolve()
-    inner = (folder / path).resolve()
+    try:
+        inner = (folder / path).resolve()
+    except (RuntimeError, ValueError) as broken:  # a loop of links, before Python 3.13; a NUL
+        raise CheckpointError(f"{file}: the path {path!r} leads nowhere: {broken}") from broken
     if not inner.is_relative_to(folder):
         raise CheckpointError(f"{file}: the path {path!r} leads out of the model's folder")
     return inner

@@ -11,20 +11,28 @@ from spaninfer_engine.errors import CheckpointError, ConfigError
 _BEGINNING = 512  # bytes that tell what a file is
 _LFS = b"version https://git-lfs"
 _PAGES = (b"<!doctype html", b"<html", b"<?xml")
-_LARGE = ("*.safetensors", "*.gguf", "*.bin", "tokenizer.json", "tokenizer.model", "vocab.json")
+_LARGE = (
+    *("*.safetensors", "*.gguf", "*.bin", "*.pt"),
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken"),
+)
 _SMALL = ("config.json", "generation_config.json", "tokenizer_config.json", "*.index.json")
 
 
 def refuse_stand_ins(paths: Iterable[Path]) -> None:
     """Raise CheckpointError for files that stand where others should be.
 
-    Git-lfs pointers, web pages saved under a file's name, links to what is not there.
+    Git-lfs pointers, web pages saved under a file's name, links to what is not there; and pipes,
+    which wait for a writer when they are opened.
     """
     for path in paths:
         if path.is_symlink() and not path.exists():
             raise CheckpointError(
                 f"{path} is a link to {path.readlink()}, which is not there; the download was not "
                 "finished or its cache was cleared; fetch the model again: `hf download ORG/NAME`"
+            )
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} is no file but a pipe, a socket or a device; put the model's file there"
             )
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING).lstrip()
@@ -44,7 +52,7 @@ def refuse_stand_ins(paths: Iterable[Path]) -> None:
 def model_files(folder: Path) -> list[Path]:
     """The files of a folder that loading looks at, as far as they can be something else."""
     found = [path for pattern in (*_SMALL, *_LARGE) for path in sorted(folder.glob(pattern))]
-    return [path for path in found if path.is_file() or path.is_symlink()]
+    return [path for path in found if not path.is_dir()]
 
 
 def refuse_folder(folder: Path) -> None:

@@ -110,7 +110,8 @@ class WeightsControl:
             await self._idle(abort=abort)
             with _as_problems():
                 await asyncio.to_thread(self._engine.update_weights, folder, self._drain_s)
-            self._gate.note_version(version or "default")
+            if version is not None:
+                self._gate.note_version(version)
         finally:
             self._note()
             self._gate.note_changing(is_changing=False)
@@ -152,7 +153,7 @@ class WeightsControl:
                 code="not_supported",
             )
         root = self._folder.resolve()
-        with suppress(OSError, ValueError):  # it is not there; a loop of links, a NUL
+        with suppress(OSError, RuntimeError, ValueError):  # it is not there; a loop; a NUL
             path = (root / given).resolve(strict=True)
             if path.is_relative_to(root) and path != root:
                 return path

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{name}."""
+"""GET /v1/models, /v1/models/{name}, and SGLang's /model_info."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spaninfer_engine.serving import Frontend
 
 from spaninfer_serving.jobs.service import Service, service_of
 from spaninfer_serving.requests.parameters import defaults_of
-from spaninfer_serving.wire.models import Modality, Model, ModelList
+from spaninfer_serving.wire.models import Modality, Model, ModelInfo, ModelList
 
 router = APIRouter()
 
@@ -27,6 +27,21 @@ async def model(name: str, request: Request) -> Model:
     """Describe one model."""
     service = service_of(request)
     return _model(service, service.named(name))
+
+
+@router.get("/get_model_info")
+@router.get("/model_info")
+async def model_info(request: Request) -> ModelInfo:
+    """Describe the model, in SGLang's form."""
+    service = service_of(request)
+    modalities = _modalities(service.engine)
+    return ModelInfo(
+        model_path=service.model,
+        is_generation="generate" in service.engine.tasks,
+        has_image_understanding="image" in modalities,
+        has_audio_understanding="audio" in modalities,
+        weight_version=service.client.gate.state.weight_version,
+    )
 
 
 def _model(service: Service, name: str) -> Model:

@@ -125,7 +125,7 @@ class WeightsUpdated(BaseModel):
 
 
 class WeightVersion(BaseModel):
-    """The version of the weights: that of the last update, or `default`."""
+    """The version of the weights: of the last update that gave one; `default` before."""
 
     weight_version: str
 

@@ -1,4 +1,4 @@
-"""The list of models as it travels."""
+"""Models as they travel."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+class ModelInfo(BaseModel):
+    """The model in SGLang's form; `model_path` is its first name, which tells no path."""
+
+    model_path: str
+    is_generation: bool
+    has_image_understanding: bool
+    has_audio_understanding: bool
+    weight_version: str  # of the last update that gave one
