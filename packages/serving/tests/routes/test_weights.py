@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from api_servers import serving as serving_by_processes
 from spaninfer_engine import Engine
+from spaninfer_engine.serving import GcFreeze
 
 KEYS = {"api_keys": ("user",), "admin_hashes": (hashlib.sha256(b"root").digest(),)}
 PROMPT = {"prompt": "x" * 40, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
@@ -30,6 +31,13 @@ def text_of(address, key="user"):
     status, answer = ask(address, "/v1/completions", PROMPT, key)
     assert status == 200, answer
     return answer["choices"][0]["text"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _others_spared():
+    """Sleep collects garbage: through all that other tests have left, in a second each time."""
+    with closing(GcFreeze()):
+        yield
 
 
 @pytest.fixture(scope="module")
