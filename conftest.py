@@ -80,6 +80,14 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     rng.bit_generator.state = begin
 
 
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """Collections look through what came since: all that other tests left takes a second a time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def few(items: list[pytest.Item], most: int) -> list[pytest.Item]:
     """Return at most so many cases of each test: kernels do not know whose arrays they get."""
     cases: dict[str, list[pytest.Item]] = {}

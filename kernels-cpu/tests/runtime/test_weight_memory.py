@@ -35,6 +35,7 @@ def test_what_does_not_fit_gets_a_block_of_its_own(size):
     assert abs(large.ctypes.data - first.ctypes.data) >= HUGE_PAGE
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_block_lives_as_long_as_an_array_of_it():
     memory = WeightMemory()
     kept = memory.take((10,))

@@ -35,6 +35,7 @@ def test_what_is_lent_is_read_as_it_was_lent(dtype):
     assert (seen.dtype, seen.device) == (np.dtype(dtype), Device("cuda", 3))
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_the_owner_lives_until_a_capsule_that_nobody_read_is_collected():
     owner = Owner()
     alive = weakref.ref(owner)
@@ -49,10 +50,10 @@ def test_the_owner_lives_until_a_capsule_that_nobody_read_is_collected():
     assert alive() is None
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_the_owner_lives_until_the_reader_lets_go(monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     failures = []
-    gc.collect()  # of other tests
     monkeypatch.setattr(sys, "unraisablehook", failures.append)  # while a capsule is collected
     owner, host = Owner(), np.zeros(3)
     alive = weakref.ref(owner)

@@ -70,6 +70,7 @@ def test_where_elements_begin_may_be_told_in_two_parts():
     assert view_of(Shifted(array)).pointer == array.ctypes.data + 6
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_the_memory_of_a_dlpack_array_outlives_the_array():
     class Watched(np.ndarray):
         pass

@@ -114,6 +114,7 @@ def test_a_grammar_is_compiled_once_while_it_is_kept(compiler):
     assert compiler.compile(StructuredOutput(choice=["kept"])) is not one
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_the_cache_is_bounded_and_what_is_in_use_stays(monkeypatch):
     monkeypatch.setattr(module, "MAX_CACHED", 3)
     compiler = opened()
