@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="pages are protected and address space limited as on Linux"
 )
 
-DRAWN, DRAWN_OF_TOWERS = 100, 50
+DRAWN, DRAWN_OF_TOWERS = 60, 30
 SEED_VARIABLE = "SPANINFER_TEST_SEED"
 
 

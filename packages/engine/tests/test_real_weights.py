@@ -24,8 +24,18 @@ def greedy(max_tokens):
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "cpu") for name in STORIES),
+        *(
+            (name, backend)
+            for name in STORIES
+            if "-hf" in name
+            for backend in ("torch", "reference")
+        ),
+    ],
+)
 def test_greedy_tokens_are_the_golden_ones(name, backend):
     path = shared_data("models", *name.split("/"))
     golden = json.loads(shared_data("models", "golden_greedy_numpy_fp.json").read_text())

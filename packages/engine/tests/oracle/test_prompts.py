@@ -43,8 +43,8 @@ def test_an_oracle_is_sure_of_its_tokens_and_does_not_repeat_itself(name: str, l
     ("backend", "chunk"),
     [
         *(("cpu", chunk) for chunk in (1, 3, 16, 300)),
-        *(("torch", chunk) for chunk in (3, 300)),
-        *(pytest.param("torch", chunk, marks=pytest.mark.sweep) for chunk in (1, 16)),
+        *(("torch", chunk) for chunk in (13, 300)),
+        *(pytest.param("torch", chunk, marks=pytest.mark.sweep) for chunk in (1, 3)),
     ],
 )
 @pytest.mark.parametrize("name", ALL)
@@ -52,7 +52,8 @@ def test_a_prompt_in_chunks_gives_logits_and_tokens_of_the_oracle(
     name: str, backend: str, chunk: int, load: Load
 ) -> None:
     """The CPU's kernels are others for one row, a few and many. torch has one way for any number,
-    with a context before it (chunks of 3) and without (300); tokens are drawn one by one with both.
+    with a context before it (chunks of 13) and without (300); tokens are drawn one by one behind
+    both.
     """
     case = load(name)
     golden = case.golden()
