@@ -49,6 +49,14 @@ class Chunk(NamedTuple):
     length: int
 
 
+class Panel(NamedTuple):
+    """Columns of a head's values from `first` on, and where their panel of the state lies."""
+
+    first: int
+    width: int
+    state: int
+
+
 _PIECE = PIECE_BYTES // 4  # channels that are transposed at once
 
 
@@ -87,8 +95,9 @@ def take_chunk(
     _load_rows(arguments, chunk, scratch)
     _multiply_keys(micro, arguments, chunk, scratch)
     _decay_keys(size, chunk.length, scratch)
-    for panel in range((width + PANEL - 1) // PANEL):
-        state = scratch.state + panel * panel_bytes(size)
+    for number in range((width + PANEL - 1) // PANEL):
+        first, state = number * PANEL, scratch.state + number * panel_bytes(size)
+        panel = Panel(first, smaller(PANEL, width - first), state)
         _begin_written(micro, arguments, chunk, panel, scratch)
         _solve(micro, chunk.length, scratch)
         _write_out(micro, arguments, chunk, panel, scratch)
@@ -183,25 +192,24 @@ def _begin_written(
     micro: MicroKernel,
     arguments: DeltaArguments,
     chunk: Chunk,
-    panel: int,
+    panel: Panel,
     scratch: Scratch,
 ) -> None:
     """Write beta (V - exp(G) K S) of a panel."""
-    size, row_bytes, count = arguments.key_size, 4 * arguments.key_size, chunk.length
-    width = smaller(PANEL, arguments.value_size - panel * PANEL)
-    state, sizes = scratch.state + panel * panel_bytes(size), (1, size * STEP_BYTES, 0)
+    row_bytes, count = 4 * arguments.key_size, chunk.length
+    sizes = (1, arguments.key_size * STEP_BYTES, 0)
     for i in range(0, count, micro.rows):
         rows = (scratch.keys + i * row_bytes, row_bytes, count - 1 - i)
-        fill_tile(micro, state, rows, sizes, scratch.written + i * STEP_BYTES, (0, 0))
+        fill_tile(micro, panel.state, rows, sizes, scratch.written + i * STEP_BYTES, (0, 0))
     for i in range(count):
         token = _token(arguments, chunk, i)
         beta = _gate(arguments.beta, chunk, i)
         since = exp(read(FLOAT32, scratch.sums, i))
         written = floats_at(scratch.written + i * STEP_BYTES, PANEL)
-        value = floats_at(token.value + 4 * panel * PANEL, width)
-        for j in range(width):
+        value = floats_at(token.value + 4 * panel.first, panel.width)
+        for j in range(panel.width):
             written[j] = beta * (value[j] - since * written[j])
-        for j in range(width, PANEL):
+        for j in range(panel.width, PANEL):
             written[j] = np.float32(0)
 
 
@@ -232,25 +240,24 @@ def _write_out(
     micro: MicroKernel,
     arguments: DeltaArguments,
     chunk: Chunk,
-    panel: int,
+    panel: Panel,
     scratch: Scratch,
 ) -> None:
     """Write exp(G) Q S + mixed U of a panel."""
-    size, row_bytes, count = arguments.key_size, 4 * arguments.key_size, chunk.length
-    width = smaller(PANEL, arguments.value_size - panel * PANEL)
-    state, sizes = scratch.state + panel * panel_bytes(size), (1, size * STEP_BYTES, 0)
+    row_bytes, count = 4 * arguments.key_size, chunk.length
+    sizes = (1, arguments.key_size * STEP_BYTES, 0)
     for begin in range(0, count, micro.rows):
         end = smaller(count, begin + micro.rows)
         rows = (scratch.queries + begin * row_bytes, row_bytes, end - 1 - begin)
-        fill_tile(micro, state, rows, sizes, scratch.tile, (0, 0))
+        fill_tile(micro, panel.state, rows, sizes, scratch.tile, (0, 0))
         rows = (scratch.mixed + begin * STEP_BYTES, STEP_BYTES, end - 1 - begin)
         fill_tile(micro, scratch.written, rows, (1, end * STEP_BYTES, 0), scratch.more, (0, 0))
         for i in range(begin, end):
             since = exp(read(FLOAT32, scratch.sums, i))
-            before = floats_at(scratch.tile + (i - begin) * STEP_BYTES, width)
-            within = floats_at(scratch.more + (i - begin) * STEP_BYTES, width)
-            out = floats_at(_token(arguments, chunk, i).out + 4 * panel * PANEL, width)
-            for j in range(width):
+            before = floats_at(scratch.tile + (i - begin) * STEP_BYTES, panel.width)
+            within = floats_at(scratch.more + (i - begin) * STEP_BYTES, panel.width)
+            out = floats_at(_token(arguments, chunk, i).out + 4 * panel.first, panel.width)
+            for j in range(panel.width):
                 out[j] = since * before[j] + within[j]
 
 

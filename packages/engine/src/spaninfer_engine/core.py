@@ -20,14 +20,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from math import isinf
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
-from typing import TypeAlias
 
+from spaninfer_engine import commands
 from spaninfer_engine.cache_map import CacheMap, cache_map_of
 from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
 from spaninfer_engine.gc_freeze import GcFreeze
@@ -44,9 +43,7 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_engine.watchdog import Watchdog, stacks
 
 # Idle for so long; a request that comes meanwhile waits for what is under way.
-PUBLISH_AFTER_S = (
-    0.5e-3  # the reader of the last output runs first: the interpreter runs one thread
-)
+PUBLISH_AFTER_S = 0.5e-3  # behind the reader of the last output: the interpreter runs one thread
 IDLE_WORK_AFTER_S = 0.05  # a graph takes 10 to 60 ms, and there are some hundred in all
 STALLED_S = 0.05  # deadlines are looked at so often while nothing but disks is at work
 CHECK_AFTER_S = 1.0  # behind that; a check of 50,000 spans takes 40 ms
@@ -54,51 +51,6 @@ EXPIRE_EVERY_S = 0.1  # at the most often: spans of one request expire at almost
 LOOK_AFTER_S = 3600.0  # at the latest: the clock may have been set
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Add:
-    opened: RequestStarted
-    is_held: bool  # until the next command of any other kind
-
-
-@dataclass(frozen=True, slots=True)
-class _HandOver:
-    """Requests that were held may begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    seq_ids: tuple[int, ...]
-    reason: FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class _Close:
-    at: float  # requests may finish until then
-
-
-@dataclass(frozen=True, slots=True)
-class _Freeze:
-    is_frozen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _ForgetPrefixes:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Drop:
-    """Requests are no longer accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wake:
-    """Spans have been read from disk, or written to it."""
-
-
-_Command: TypeAlias = _Add | _HandOver | _Stop | _Close | _Freeze | _ForgetPrefixes | _Drop | _Wake
 
 
 class Core:
@@ -125,9 +77,9 @@ class Core:
         self._unclosed: Exception | None = None  # why not everything was given back
         self._started: deque[tuple[Outcome, float]] = deque()  # steps, and when they were
         self._finished_at = 0.0  # the newest step whose outcome is here
-        self._opened: list[RequestStarted] = []  # the writer has not heard of them
-        self._held: list[RequestStarted] = []  # taken in, but the scheduler has not heard of them
-        self._inbox: deque[_Command] = deque()
+        self._opened: list[RequestStarted] = []  # unknown to the output processor
+        self._held: list[RequestStarted] = []  # taken in, but unknown to the scheduler
+        self._inbox: deque[commands.Command] = deque()
         self._wakes: SimpleQueue[None] = SimpleQueue()  # one for each command but held requests
         self._lock = Lock()  # over `state`, `_num_submitted`, and the order of the inbox
         self._num_submitted = 0  # sequences ever
@@ -158,7 +110,7 @@ class Core:
             seqs = self.scheduler.kv_cache.sequences_of(request, admission.limit)
             self._num_submitted += len(seqs)
             self._num_submitted_tokens += num_prompt_tokens(request)
-            added = _Add(RequestStarted(seqs, queue), hold)
+            added = commands.Add(RequestStarted(seqs, queue), hold)
             if hold:  # an idle loop sleeps on
                 self._inbox.append(added)
             else:
@@ -167,9 +119,9 @@ class Core:
 
     def hand_over(self) -> None:
         """Let requests begin that were held; returns at once."""
-        self._send(_HandOver())
+        self._send(commands.HandOver())
 
-    def _send(self, command: _Command) -> None:
+    def _send(self, command: commands.Command) -> None:
         """Send the loop a command, from any thread, and without a lock."""
         self._inbox.append(command)
         self._wakes.put(None)
@@ -203,16 +155,16 @@ class Core:
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """End sequences before the next step; returns at once."""
-        self._send(_Stop(seq_ids, reason))
+        self._send(commands.Stop(seq_ids, reason))
 
     def freeze(self, *, is_frozen: bool) -> None:
         """Plan no more steps, or plan them again; returns at once. Closing ends it."""
-        self._send(_Freeze(is_frozen))
+        self._send(commands.Freeze(is_frozen))
 
     def forget_prefixes(self) -> None:
         """Share nothing computed so far with requests that are submitted from now on."""
         self.scheduler.kv_cache.begin_epoch()
-        self._send(_ForgetPrefixes())
+        self._send(commands.ForgetPrefixes())
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
@@ -221,7 +173,7 @@ class Core:
         with self._lock:
             if self.state is EngineState.RUNNING:
                 self.state = EngineState.DRAINING
-            self._send(_Close(monotonic() + drain_s))
+            self._send(commands.Close(monotonic() + drain_s))
         if patience_s is None:
             self._is_over.wait()
         elif not self._is_over.wait(drain_s + patience_s):
@@ -242,10 +194,10 @@ class Core:
 
         Python drops objects in any thread, wherever that is: here it may take no lock.
         """
-        self._send(_Drop())
+        self._send(commands.Drop())
 
     def _work(self) -> None:
-        self.scheduler.kv_cache.wake_with(partial(self._send, _Wake()))
+        self.scheduler.kv_cache.wake_with(partial(self._send, commands.Wake()))
         try:
             with (
                 self._gc_freeze,
@@ -328,8 +280,8 @@ class Core:
         left_s = self.scheduler.kv_cache.time_left_s
         return None if isinf(left_s) else min(max(left_s, EXPIRE_EVERY_S), LOOK_AFTER_S)
 
-    def _take(self, command: _Command) -> None:
-        if isinstance(command, _Add):
+    def _take(self, command: commands.Command) -> None:
+        if isinstance(command, commands.Add):
             self._opened.append(command.opened)  # first: whatever fails now, it will be answered
             self._held.append(command.opened)
             if command.is_held:
@@ -337,17 +289,17 @@ class Core:
         while self._held:
             self.scheduler.add(self._held.pop(0).seqs)
         match command:
-            case _Stop(seq_ids, reason):
+            case commands.Stop(seq_ids, reason):
                 self.scheduler.stop(seq_ids, monotonic(), reason)
-            case _Close(at):
+            case commands.Close(at):
                 self._close_at, self._is_frozen = at, False
-            case _Freeze(is_frozen):
+            case commands.Freeze(is_frozen):
                 self._is_frozen = is_frozen
-            case _ForgetPrefixes():
+            case commands.ForgetPrefixes():
                 self.scheduler.forget_prefixes()
-            case _Drop():
+            case commands.Drop():
                 self._is_dropped = True
-            case _Add() | _HandOver() | _Wake():
+            case commands.Add() | commands.HandOver() | commands.Wake():
                 pass
 
     def _step(self) -> None:
@@ -419,7 +371,7 @@ class Core:
 
     def _refuse_all(self, error: Exception) -> list[SequenceState]:
         """Answer every request with an error, now and from now on; return the sequences that the
-        scheduler has not heard of.
+        scheduler does not know.
         """
         with self._lock:  # from here on nothing is submitted, so that no caller waits in vain
             if self.failure is None:
@@ -427,7 +379,7 @@ class Core:
             held = list(self._held)
             while self._inbox:
                 command = self._inbox.popleft()
-                if isinstance(command, _Add):
+                if isinstance(command, commands.Add):
                     self._opened.append(command.opened)
                     held.append(command.opened)
             late = [seq for opened in held for seq in opened.seqs]

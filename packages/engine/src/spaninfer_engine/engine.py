@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 from weakref import finalize
 
 import numpy as np
@@ -55,9 +55,6 @@ from spaninfer_engine.startup.components import FrontParts, Parts
 from spaninfer_engine.stats import EngineStats
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.texts import Text
-
-if TYPE_CHECKING:
-    pass
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 

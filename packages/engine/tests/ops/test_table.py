@@ -8,7 +8,7 @@ import pytest
 from backends import BACKENDS, Backend
 from spaninfer_engine.ops.table import Ops, reads_step
 
-MEMBERS = [name for name, member in vars(Ops).items() if inspect.isfunction(member)]
+MEMBERS = [name for name, _ in inspect.getmembers(Ops, inspect.isfunction)]
 OPERATORS = [name for name in MEMBERS if not name.startswith("_")]
 
 

@@ -27,6 +27,7 @@ from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
 from spaninfer.mistyped import Commands
+from spaninfer.spec_commands import app as spec_app
 from spaninfer.threads import described_processes, keep_to, num_api_servers
 
 CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
@@ -51,7 +52,6 @@ bundled demo.
 [bold]spaninfer generate demo "Once upon"[/bold]   complete a prompt and exit
 """,
 )
-spec_app = typer.Typer(no_args_is_help=True, help="Look at architectures, check your own.")
 app.add_typer(spec_app, name="spec")
 app.add_typer(bench_app, name="bench")
 
@@ -394,28 +394,3 @@ def remove(
         if not yes:
             typer.confirm(f"Delete {name} from the cache, {size}?", abort=True)
         typer.echo(f"{hub.remove(found) / 1e6:,.0f} MB freed")
-
-
-@spec_app.command("list")
-def spec_list() -> None:
-    """List the architectures that are built in."""
-    show.specs()
-
-
-@spec_app.command("show")
-def spec_show(name: Annotated[str, typer.Argument(help="As printed by 'spec list'.")]) -> None:
-    """Print one architecture with everything it inherits."""
-    with show.errors_as_sentences():
-        show.spec(name)
-
-
-@spec_app.command("check")
-def spec_check(
-    file: Annotated[Path, typer.Argument(help="A spec file.")],
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="A checkpoint that the spec should describe.")
-    ] = None,
-) -> None:
-    """Say what is unknown, unread, missing or of the wrong shape."""
-    with show.errors_as_sentences():
-        raise typer.Exit(0 if show.check(file, checkpoint) else 1)

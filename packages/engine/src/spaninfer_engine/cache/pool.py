@@ -14,7 +14,7 @@ Cached spans hold a prefix that may be requested again; they are handed out for 
 nothing is free.
 
 These are numbers: the memory that they stand for is a backend's, which allocates it once
-(`Ops.cache` in ops/table.py).
+(`Tensors.cache` in ops/tensors.py).
 """
 
 from __future__ import annotations

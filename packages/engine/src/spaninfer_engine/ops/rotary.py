@@ -12,6 +12,7 @@ from spaninfer_op_reference import cos_sin, frequencies
 from spaninfer_engine.ops.step import Rotation
 from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
+from spaninfer_engine.step.batch import Batch
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -43,6 +44,11 @@ class Rotary:
         positions = places if rope.sections else places[0]
         cos, sin = cos_sin(positions, inverse, factor, rope.sections, rope.mrope_interleaved)
         return Rotation(cos, sin)
+
+    def of_batch(self, batch: Batch, places: Ints) -> Rotation[Floats]:
+        """Return the same for the tokens of a batch; places[axes T] are its `Batch.places`."""
+        lengths = batch.per_token(batch.rope_seq_lens)
+        return self.angles(places, batch.positions(), lengths)
 
     def _inverse(self, position: Ints, planned_len: Ints) -> tuple[Floats, float]:
         """Return the frequencies [D/2] or [T D/2], and what cos and sin are multiplied by."""

@@ -23,9 +23,9 @@ class SpanCache(NamedTuple, Generic[A]):
 
     Where the values are the first channels of the keys (MLA) they are a view of them. Of a group of
     states, `keys` are the inputs [N S n C] of convolutions and `values` the matrices [N S H D E],
-    both in float32. In memory a
-    span of all layers is contiguous: [S N L K (D or E)], see `ops.table.Ops.cache`. `rows` are the
-    same memory as bytes [S span_bytes], for copies of whole spans.
+    both in float32. In memory a span of all layers is contiguous: [S N L K (D or E)], see
+    `ops.tensors.Tensors.cache`. `rows` are the same memory as bytes [S span_bytes], for copies of
+    whole spans.
     """
 
     keys: A

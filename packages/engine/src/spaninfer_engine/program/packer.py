@@ -1,7 +1,7 @@
 """Weights on their way from a checkpoint to a backend: read, assembled and packed, once per use.
 
 A quantised weight reaches a backend as it is stored where the backend has a kernel for its format
-(`Ops.quantized_packer`); for others it is expanded to the numbers that it stands for.
+(`Tensors.quantized_packer`); for others it is expanded to the numbers that it stands for.
 """
 
 from __future__ import annotations

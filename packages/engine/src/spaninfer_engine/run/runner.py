@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -25,12 +25,13 @@ from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
 from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
 from spaninfer_engine.resource import Resource
+from spaninfer_engine.run import device_logprobs
+from spaninfer_engine.run.in_flight import InFlight, Outcome
 from spaninfer_engine.run.masks import all_tokens, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
     Bytes,
     Device,
-    Launched,
     SampledToken,
     SampleStatus,
     TokenMasks,
@@ -82,42 +83,6 @@ class HostSampler(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """A launched step, and its result once somebody had to know."""
-
-    plan: StepPlan
-    batch: Batch
-    launched: Launched
-    awaits_masks: bool
-    unencoded: dict[int, Exception]  # by slice: its media could not be encoded
-    failed_encodings: frozenset[bytes]
-    mask_errors: dict[int, Exception] = field(default_factory=dict)  # by slice
-    result: StepResult | None = None
-
-    @property
-    def is_sampled_on_host(self) -> bool:
-        """True if later steps wait for tokens that the host samples."""
-        return bool(np.count_nonzero(self.batch.samples > self.batch.samples_on_device))
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """startup.components.Outcome: of a step that was launched, or of none."""
-
-    result: Callable[[], StepResult]
-    step: _InFlight | None = None
-
-    def __call__(self) -> StepResult:
-        return self.result()
-
-    @property
-    def is_done(self) -> bool:
-        """True if the result is there."""
-        step = self.step
-        return step is None or step.result is not None or step.launched.is_done
-
-
 class Runner(Resource):
     """Runs plans on a device that reads `sequences`."""
 
@@ -132,7 +97,7 @@ class Runner(Resource):
         self._unfit: dict[int, Exception] = {}  # sequences whose parameters cannot be followed
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
-        self._newest: _InFlight | None = None
+        self._newest: InFlight | None = None
         self._unencoded: dict[bytes, Exception] = {}  # by digest of media that towers failed on
         self._sampled: list[SampledToken] = []  # by the host, unknown to the device
 
@@ -141,7 +106,7 @@ class Runner(Resource):
         """Plans that `start` takes before the oldest one's result must be fetched."""
         return self._device.lookahead
 
-    def start(self, plan: StepPlan) -> _Outcome:
+    def start(self, plan: StepPlan) -> Outcome:
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
         if self._newest is not None and self._newest.is_sampled_on_host:
             self._resolve(self._newest)  # the step reads tokens that are not sampled yet
@@ -166,8 +131,8 @@ class Runner(Resource):
         except NoMemory as error:
             if self._newest is not None:
                 self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
-            return _Outcome(partial(self._give_up, plan, error, failed_encodings))
-        self._newest = step = _InFlight(
+            return Outcome(partial(self._give_up, plan, error, failed_encodings))
+        self._newest = step = InFlight(
             plan,
             batch,
             launched,
@@ -176,7 +141,7 @@ class Runner(Resource):
             failed_encodings=failed_encodings,
         )
         self._mask(step)
-        return _Outcome(partial(self._resolve, step), step)
+        return Outcome(partial(self._resolve, step), step)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan's step, and wait for it."""
@@ -273,7 +238,7 @@ class Runner(Resource):
 
     # ---- after a step ----------------------------------------------------------------------------
 
-    def _resolve(self, step: _InFlight) -> StepResult:
+    def _resolve(self, step: InFlight) -> StepResult:
         """Wait for a step, if that has not been done, and return its result."""
         if step.result is None:
             try:
@@ -285,7 +250,7 @@ class Runner(Resource):
                 self._mask(self._newest)
         return step.result
 
-    def _mask(self, step: _InFlight) -> None:
+    def _mask(self, step: InFlight) -> None:
         """Give a step its token masks, once the tokens that they depend on are known.
 
         The forward pass of the step runs meanwhile: it was launched without them.
@@ -317,7 +282,7 @@ class Runner(Resource):
         step.launched.sample(TokenMasks(slices.astype(np.int32), allowed))
         step.awaits_masks = False
 
-    def _result(self, step: _InFlight) -> StepResult:
+    def _result(self, step: InFlight) -> StepResult:
         batch = step.batch
         tokens: list[int | None] = [None] * batch.num_slices
         logprobs: dict[int, Entry] = {}
@@ -325,7 +290,7 @@ class Runner(Resource):
         prompt_logprobs: dict[int, TokenLogprobs] = {}
         step.launched.wait()
         if batch.device_reports:
-            prompt_logprobs = self._reported(step)
+            prompt_logprobs = device_logprobs.prompt_logprobs(step, self._sequences, self._vocab)
         if len(batch.host_logits):
             logits = step.launched.logits()
             if not batch.device_reports:
@@ -354,7 +319,7 @@ class Runner(Resource):
         )
 
     def _take_samples(
-        self, step: _InFlight, tokens: list[int | None], failed: dict[int, Exception]
+        self, step: InFlight, tokens: list[int | None], failed: dict[int, Exception]
     ) -> dict[int, LogprobAt]:
         """Take in the tokens that the device sampled; return their log-probabilities."""
         batch, (token_ids, status) = step.batch, step.launched.samples()
@@ -369,27 +334,7 @@ class Runner(Resource):
         for index, error in step.mask_errors.items():
             tokens[index] = None
             failed[batch.seq_ids[index]] = error
-        return self._logprobs(step, tokens)
-
-    def _logprobs(self, step: _InFlight, tokens: Sequence[int | None]) -> dict[int, LogprobAt]:
-        """Return the log-probabilities of tokens that the device sampled."""
-        asked = self._num_logprobs
-        if asked.keys().isdisjoint(step.batch.seq_ids):
-            return {}
-        reported = step.launched.logprobs()
-        assert reported is not None, "sequences of the step ask for log-probabilities"
-        ids = step.batch.seq_ids
-        slices = [i for i, id_ in enumerate(ids) if id_ in asked and tokens[i] is not None]
-        rows = step.batch.logit_start_loc[1:][slices] - 1
-        most = max((asked[ids[i]] for i in slices), default=0)
-        found = TokenLogprobs(  # copies: the device writes there again
-            np.array([tokens[i] for i in slices], np.int32),
-            reported.chosen[rows],
-            reported.ranks[rows],
-            reported.top_ids[rows, :most],
-            reported.top[rows, :most],
-        )
-        return {ids[i]: LogprobAt(found, number, asked[ids[i]]) for number, i in enumerate(slices)}
+        return device_logprobs.sampled_logprobs(step, tokens, self._num_logprobs)
 
     def _sample_on_host(
         self,
@@ -421,7 +366,7 @@ class Runner(Resource):
         return logprobs
 
     def _prompt_logprobs(
-        self, step: _InFlight, logits: Logits, failed: dict[int, Exception]
+        self, step: InFlight, logits: Logits, failed: dict[int, Exception]
     ) -> dict[int, TokenLogprobs]:
         """Return the log-probabilities of prompt tokens that follow positions with logits; what
         fails is noted for its sequence.
@@ -442,30 +387,6 @@ class Runner(Resource):
                 found[seq_id] = self._sampler.prompt_logprobs(seq_id, rows, known[first:])
             except Exception as error:
                 failed[seq_id] = error
-        return found
-
-    def _reported(self, step: _InFlight) -> dict[int, TokenLogprobs]:
-        """Return the log-probabilities of prompt tokens that the device computed."""
-        batch, reported = step.batch, step.launched.prompt_logprobs()
-        if reported is None:
-            return {}
-        counts, found = batch.num_reported, {}
-        _, next_ids = batch.reported(self._sequences)
-        stops = np.cumsum(counts)
-        for index in np.flatnonzero(counts).tolist():
-            seq_id, part = batch.seq_ids[index], slice(stops[index] - counts[index], stops[index])
-            if not self._knows(seq_id):
-                continue
-            asked = self._sequences.by_id[seq_id].sampling.prompt_logprobs
-            assert asked is not None, "prompt rows are computed for those who ask"
-            count = min(asked, self._vocab)
-            found[seq_id] = TokenLogprobs(
-                next_ids[part],
-                reported.chosen[part],
-                reported.ranks[part],
-                reported.top_ids[part, :count],
-                reported.top[part, :count],
-            )
         return found
 
     def _knows(self, seq_id: int) -> bool:

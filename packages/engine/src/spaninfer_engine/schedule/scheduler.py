@@ -17,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from sys import maxsize
 
 from spaninfer_engine.plan import NewSequence, Slice, StepPlan, StepResult, TableUpdate
 from spaninfer_engine.request import FinishReason
@@ -379,7 +378,7 @@ class Scheduler:
 
     def _advance(self, seq: SequenceState, part: Slice, result: StepResult, now: float) -> None:
         """Take in a slice of a prefill, or one whose keys were given up since."""
-        self._collect_prompt_logprobs(seq, part, result)
+        seq.take_prompt_logprobs(part, result.prompt_logprobs.get(seq.seq_id))
         if part.samples and seq.first_token_s is None:
             seq.first_token_s = now
         if result.number <= seq.discard_until_step:
@@ -389,16 +388,6 @@ class Scheduler:
         if part.samples:
             seq.is_decoding = True
             self._release_followers(seq)
-
-    def _collect_prompt_logprobs(self, seq: SequenceState, part: Slice, result: StepResult) -> None:
-        if seq.logits_from == maxsize:
-            return
-        num_known = seq.logits_from
-        entries = result.prompt_logprobs.get(seq.seq_id)
-        if entries is not None:  # after a preemption some come twice
-            seq.prompt_parts.append(entries[num_known - part.logits_from :])
-            num_known += len(seq.prompt_parts[-1])
-        seq.logits_from = maxsize if num_known >= seq.prompt_len - 1 else num_known
 
     def _release_followers(self, seq: SequenceState) -> None:
         for follower in seq.followers:

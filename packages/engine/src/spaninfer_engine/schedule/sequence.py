@@ -13,7 +13,7 @@ from spaninfer_engine.cache.state_table import StateTable
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.logprobs import Entry, TokenLogprobs
 from spaninfer_engine.media import MediaRun
-from spaninfer_engine.plan import NewSequence, TableUpdate
+from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import (
     FinishReason,
     Request,
@@ -145,6 +145,18 @@ class SequenceState:
     def prompt_logprobs(self) -> Sequence[TokenLogprob]:
         """Return what is known of the log-probabilities of the prompt's tokens, from its second."""
         return TokenLogprobs.joined(self.prompt_parts) if self.prompt_parts else ()
+
+    def take_prompt_logprobs(self, part: Slice, entries: TokenLogprobs | None) -> None:
+        """Keep the log-probabilities that a slice of the prompt brought, if it had some to bring:
+        they begin behind its `logits_from`.
+        """
+        if self.logits_from == maxsize:
+            return
+        num_known = self.logits_from
+        if entries is not None:  # after a preemption some come twice
+            self.prompt_parts.append(entries[num_known - part.logits_from :])
+            num_known += len(self.prompt_parts[-1])
+        self.logits_from = maxsize if num_known >= self.prompt_len - 1 else num_known
 
     def reset_rope(self) -> None:
         """Recompute the keys, whose spans were released, for the current length."""

@@ -50,9 +50,7 @@ class Batch:
     table_rows: Ints  # [R] row of the sequence in `Sequences`
     starts: Ints  # [R] first position
     stops: Ints  # [R] position behind the last
-    rope_seq_lens: (
-        Ints  # [R] length that rotary frequencies are computed for, where they depend on it
-    )
+    rope_seq_lens: Ints  # [R] lengths of rotary frequencies, where these depend on one
     query_start_loc: Ints  # [R + 1] where the tokens of each slice begin
     logit_start_loc: Ints  # [R + 1] where the logits of each slice begin
     samples: Bools  # [R] is a token sampled from the slice's last logits?

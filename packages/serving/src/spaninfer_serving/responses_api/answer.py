@@ -19,30 +19,34 @@ from spaninfer_serving.answers.blocks import (
 )
 from spaninfer_serving.answers.responses import token_by_token
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.wire.responses import (
+from spaninfer_serving.wire.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
     ContentPartEvent,
-    IncompleteDetails,
-    InputTokensDetails,
     ItemEvent,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseEvent,
+    StateName,
+    StreamEvent,
+    TextDelta,
+    TextDone,
+)
+from spaninfer_serving.wire.response_items import (
     ItemStatus,
     OutputCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
     OutputText,
-    OutputTokensDetails,
-    ReasoningDelta,
-    ReasoningDone,
     ReasoningText,
-    ResponseEvent,
+)
+from spaninfer_serving.wire.responses import (
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputTokensDetails,
     ResponseObject,
     ResponseUsage,
-    StateName,
-    StreamEvent,
-    TextDelta,
-    TextDone,
 )
 
 Finish: TypeAlias = Callable[[BlockAnswer, Output, list[OutputItem]], Awaitable[ResponseObject]]

@@ -16,7 +16,8 @@ from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.responses_api.answer import finished, items_of
 from spaninfer_serving.responses_api.request import chat_of, conversation_of, turn_of
 from spaninfer_serving.wire.chat import ChatRequest, Message
-from spaninfer_serving.wire.responses import OutputItem, ResponseObject, ResponsesRequest
+from spaninfer_serving.wire.response_items import OutputItem
+from spaninfer_serving.wire.responses import ResponseObject, ResponsesRequest
 
 IN_PLACE_CHARS = 1 << 14  # of a conversation whose JSON is made in the event loop: 20 us
 

@@ -30,13 +30,15 @@ from spaninfer_serving.wire.media import (
     VideoPart,
     kind_of_data,
 )
-from spaninfer_serving.wire.responses import (
-    FunctionTool,
+from spaninfer_serving.wire.response_items import (
     InputCall,
     InputCallOutput,
     InputItem,
     InputMessage,
     InputReasoning,
+)
+from spaninfer_serving.wire.responses import (
+    FunctionTool,
     NamedFunction,
     ResponsesRequest,
     TextFormat,

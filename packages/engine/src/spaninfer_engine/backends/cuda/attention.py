@@ -120,7 +120,7 @@ class Plan:
         decodes = 0 if kernels.batch_invariant else slices.num_decodes
         planned: list[Attention] = []
         if decodes:
-            decode = kernels.batch_decode(layout, heads)
+            decode = kernels.attention.batch_decode(layout, heads)
             decode.plan(
                 slices.lengths[:decodes],
                 tables,
@@ -130,7 +130,7 @@ class Plan:
             )
             planned.append(decode)
         if len(slices.rows) > decodes:
-            prefill = kernels.batch_prefill(layout, heads)
+            prefill = kernels.attention.batch_prefill(layout, heads)
             prefill.plan(
                 slices.bounds[decodes:],
                 slices.lengths[decodes:],
@@ -148,10 +148,10 @@ class Plan:
         decodes = 0 if self._kernels.batch_invariant else self.slices.num_decodes
         layout = self.pools[group].layout
         if decodes:
-            decode = self._kernels.batch_mla(layout, heads)
+            decode = self._kernels.attention.batch_mla(layout, heads)
             yield self.plan_slices(decode, group, slice(decodes), decodes)
         if len(self.slices.rows) > decodes:
-            prefill = self._kernels.batch_mla(layout, heads)
+            prefill = self._kernels.attention.batch_mla(layout, heads)
             yield self.plan_slices(prefill, group, slice(decodes, None), rows)
 
     def plan_before(
@@ -163,9 +163,9 @@ class Plan:
         decodes, layout = self.slices.num_decodes, self.pools[group].layout
         planned = []
         if decodes:
-            decode = self._kernels.batch_mla(layout, heads, lse=True)
+            decode = self._kernels.attention.batch_mla(layout, heads, lse=True)
             planned.append(self.plan_slices(decode, group, slice(decodes), decodes))
-        before = self._kernels.batch_mla(layout, heads, lse=True, causal=False)
+        before = self._kernels.attention.batch_mla(layout, heads, lse=True, causal=False)
         lengths = self.slices.lengths[decodes:] - self.slices.bounds[decodes:].diff()
         if left_out:
             lengths[list(left_out)] = 0

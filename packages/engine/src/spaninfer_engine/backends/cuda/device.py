@@ -297,11 +297,9 @@ class CudaDevice:
         """Return the angles of rotary embeddings whose frequencies depend on length."""
         if not any(self._rotaries):
             return (None,) * len(self._rotaries)
-        positions, places = batch.positions(), batch.places(self._sequences, _AXES)
-        rope_seq_lens = batch.per_token(batch.rope_seq_lens)
+        places = batch.places(self._sequences, _AXES)
         return tuple(
-            None if rotary is None else rotary.angles(places, positions, rope_seq_lens)
-            for rotary in self._rotaries
+            None if rotary is None else rotary.of_batch(batch, places) for rotary in self._rotaries
         )
 
     def _deltas(self, batch: Batch) -> Ints | None:
@@ -344,9 +342,8 @@ class CudaDevice:
     def _media_context(self, batch: Batch) -> _MediaContext:
         """Return what the host knows of a step with tokens among media."""
         ops, encodings = self._ops, self._encodings
-        positions, places = batch.positions(), batch.places(self._sequences, self._num_axes)
-        rope_seq_lens = batch.per_token(batch.rope_seq_lens)
-        angles = (rope.angles(places, positions, rope_seq_lens) for rope in self._ropes)
+        places = batch.places(self._sequences, self._num_axes)
+        angles = (rope.of_batch(batch, places) for rope in self._ropes)
         return _MediaContext(
             ops.from_host(places),
             tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles),

@@ -15,22 +15,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from span_attention import (
-    BatchDecode,
-    BatchMLA,
-    BatchPrefill,
-    BatchSelected,
     Format,
     SpanLayout,
     Spans,
     append,
-    decode,
-    mla,
-    sparse,
 )
 from spaninfer_kernel_launch import Gpu, get_gpu
 from spaninfer_kernels_cuda import activation, gemm, norm, rope
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.attention_kernels import AttentionKernels
 from spaninfer_engine.backends.cuda.expert_kernels import ExpertKernels
 from spaninfer_engine.backends.cuda.heads import Heads, dense_rows
 from spaninfer_engine.backends.cuda.invariant_gemm import InvariantGemm
@@ -64,11 +58,8 @@ class Kernels:
         )
         self.scaled = ScaledGemm(self)
         self.experts = ExpertKernels(self)
+        self.attention = AttentionKernels(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
-        self._decodes: set[tuple[SpanLayout, int]] = set()
-        self._latents: set[tuple[SpanLayout, int]] = set()
-        self._selected_latents: set[tuple[SpanLayout, int]] = set()
-        self._index_heads: set[int] = set()
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
         self._rope = lru_cache(_KEPT)(self._prepare_rope)
@@ -117,21 +108,7 @@ class Kernels:
                 if self._gemm_is_faster(rows, outputs, inner, gate):
                     self._gemm(rows, outputs, inner, gate, None, inner)
         self.experts.prepare_every_size()
-        for layout, heads in tuple(self._decodes):
-            for requests in ROWS:
-                form = decode.DecodeOptions(np.dtype(self.element))
-                decode.prepare(form, layout, requests=requests, heads=heads, gpu=self.gpu)
-        splits = not self.batch_invariant
-        for layout, heads in tuple(self._latents):
-            mla.prepare_every_size(
-                np.dtype(self.element), layout, heads=heads, gpu=self.gpu, splits=splits
-            )
-        for layout, heads in tuple(self._selected_latents):
-            sparse.prepare_attention(
-                self._dtype_name, layout, heads=heads, gpu=self.gpu, splits=splits
-            )
-        for heads in tuple(self._index_heads):
-            sparse.prepare_selection(self._dtype_name, heads, self.gpu)
+        self.attention.prepare_every_size()
         self.scaled.prepare_every_size()
 
     def empty(self, *shape: int) -> Tensor:
@@ -347,66 +324,3 @@ class Kernels:
         self, head_norm: bool, interleaved: bool, rotary_len: int
     ) -> append.AppendOptions:
         return append.AppendOptions(head_norm, interleaved, rotary_len, self.element)
-
-    # ---- attention -------------------------------------------------------------------------------
-
-    def batch_decode(self, layout: SpanLayout, heads: int) -> BatchDecode:
-        """Return the attention of one row of each request over spans of a layout, to be planned."""
-        self._decodes.add((layout, heads))
-        return BatchDecode(layout, num_heads=heads, dtype=self.element)
-
-    def batch_prefill(self, layout: SpanLayout, heads: int) -> BatchPrefill:
-        """Return the attention of slices of any length over spans of a layout, to be planned."""
-        splits = not self.batch_invariant
-        return BatchPrefill(layout, num_heads=heads, dtype=self.element, splits=splits)
-
-    def has_mla(self, layout: SpanLayout) -> bool:
-        """Return True if latents of a layout have kernels of their own on this GPU."""
-        return mla.takes(mla.options_for(self._dtype_name, layout), layout, self.gpu.arch)
-
-    def select_keys(
-        self,
-        query: Tensor,
-        weights: Tensor,
-        spans: Spans,
-        readers: sparse.Readers,
-        *,
-        top_k: int,
-        out: Tensor,
-    ) -> None:
-        """Write the positions that an indexer selects to out[T k]."""
-        self._index_heads.add(query.shape[1])
-        arrays = query.contiguous(), weights.float().contiguous()
-        sparse.select_keys(*arrays, spans, readers, top_k=top_k, out=out, stream=self.stream)
-
-    def has_selection(self, layout: SpanLayout, heads: int) -> bool:
-        """Return True if an indexer of so many heads has kernels on this GPU."""
-        return sparse.has_selection(self._dtype_name, layout, heads, self.gpu.arch)
-
-    def has_selected(self, layout: SpanLayout) -> bool:
-        """Return True if selected latents of a layout have a kernel on this GPU."""
-        return sparse.has_attention(self._dtype_name, layout, self.gpu.arch)
-
-    def batch_selected(self, layout: SpanLayout, heads: int) -> BatchSelected:
-        """Return the attention to selected latents, to be planned."""
-        self._selected_latents.add((layout, heads))
-        splits = not self.batch_invariant
-        return BatchSelected(layout, num_heads=heads, dtype=self.element, splits=splits)
-
-    @property
-    def _dtype_name(self) -> str:
-        return str(np.dtype(self.element).name)
-
-    def batch_mla(
-        self, layout: SpanLayout, heads: int, *, lse: bool = False, causal: bool = True
-    ) -> BatchMLA:
-        """Return the attention of slices of any length over spans of latents, to be planned."""
-        self._latents.add((layout, heads))
-        return BatchMLA(
-            layout,
-            num_heads=heads,
-            dtype=self.element,
-            splits=not self.batch_invariant,
-            causal=causal,
-            lse=lse,
-        )

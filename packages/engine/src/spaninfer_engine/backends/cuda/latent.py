@@ -107,7 +107,7 @@ class _LatentAttention:
             return False
         if tokens - slices.num_decodes < latent_keys.MANY_TOKENS:
             return False
-        return kernels.has_mla(plan.pools[self._group].layout)
+        return kernels.attention.has_mla(plan.pools[self._group].layout)
 
     def _by_keys(self, plan: Plan, queries: _Queries, latents: Latents) -> Tensor:
         """Return what heads read, [T H E], with keys and values of all heads for new tokens, and

@@ -62,7 +62,7 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
 
     k depends on the spans of the tables that the step has, which the host knows.
     """
-    if not at.kernels.has_selection(at.pool.layout, query.shape[1]):
+    if not at.kernels.attention.has_selection(at.pool.layout, query.shape[1]):
         return _select_plainly(at, query, weights, top_k)
     width = min(top_k, at.tables.shape[1] * at.pool.layout.span_len)
     parts = _parts(at, width)
@@ -76,7 +76,7 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
         out = torch.empty(len(query), width, dtype=torch.int32, device=query.device)
     for part in parts:
         if not part.dense:
-            at.kernels.select_keys(
+            at.kernels.attention.select_keys(
                 query[part.rows],
                 weights[part.rows],
                 at.pool.spans[at.layer],
@@ -89,7 +89,7 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
 
 def attend_selected(at: At, query: Tensor, selected: Tensor, scale: float) -> Tensor:
     """Return what query[T H D] reads at the positions selected[T k], [T H E]."""
-    if not at.kernels.has_selected(at.pool.layout):
+    if not at.kernels.attention.has_selected(at.pool.layout):
         return _attend_plainly(at, query, selected, scale)
     rows, heads, _ = query.shape
     top_k, size = selected.shape[1], at.pool.layout.value_size
@@ -119,10 +119,10 @@ def _planned(
     planned: list[BatchMLA | BatchSelected] = []
     for part in parts:
         if part.dense:
-            dense = at.kernels.batch_mla(at.pool.layout, heads)
+            dense = at.kernels.attention.batch_mla(at.pool.layout, heads)
             planned.append(at.plan.plan_slices(dense, at.group, part.slices, rows))
         else:
-            batch = at.kernels.batch_selected(at.pool.layout, heads)
+            batch = at.kernels.attention.batch_selected(at.pool.layout, heads)
             batch.plan(part.readers, top_k=top_k, stream=at.kernels.stream)
             planned.append(batch)
     return tuple(planned)

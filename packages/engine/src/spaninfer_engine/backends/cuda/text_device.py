@@ -56,8 +56,7 @@ class TextProgram:
         if isinstance(angles, Rotation):
             positions = step.positions[0]
             return Rotation(angles.cos[positions], angles.sin[positions])
-        places, lengths = batch.positions(), batch.per_token(batch.rope_seq_lens)
-        cos, sin = angles.angles(places[None], places, lengths)
+        cos, sin = angles.of_batch(batch, batch.positions()[None])
         return Rotation(self.ops.from_host(cos), self.ops.from_host(sin))
 
 

@@ -164,7 +164,7 @@ def build_step(
     return Step(
         token_ids=ops.from_host(sequences.tokens[token_rows, positions]),
         positions=ops.from_host(places),
-        rotations=_rotations(batch, positions, places, rotaries, ops),
+        rotations=_rotations(batch, places, rotaries, ops),
         logit_indices=ops.from_host(batch.logit_indices()),
         attention=AttentionMetadata(
             batch=batch,
@@ -181,10 +181,9 @@ def build_step(
 
 
 def _rotations(
-    batch: Batch, positions: Ints, places: Ints, rotaries: tuple[Rotary, ...], ops: Ops[A]
+    batch: Batch, places: Ints, rotaries: tuple[Rotary, ...], ops: Ops[A]
 ) -> tuple[Rotation[A], ...]:
-    rope_seq_lens = batch.per_token(batch.rope_seq_lens) if rotaries else positions
-    angles = (rotary.angles(places, positions, rope_seq_lens) for rotary in rotaries)
+    angles = (rotary.of_batch(batch, places) for rotary in rotaries)
     return tuple(Rotation(ops.from_host(cos), ops.from_host(sin)) for cos, sin in angles)
 
 

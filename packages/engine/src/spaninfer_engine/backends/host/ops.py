@@ -1,122 +1,26 @@
-"""The common part of the numpy backends: array duties, and operators that move numbers."""
+"""The common part of the numpy backends: operators that move numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import spaninfer_op_reference as definition
-from numpy.typing import NDArray
-from spaninfer_op_reference import WeightFormat
 
-from spaninfer_engine.backends.host.states import (
-    as_rows,
-    convolve_pieces,
-    learn_pieces,
-    state_cache,
-)
-from spaninfer_engine.media import Levels
-from spaninfer_engine.memory import HOST_SHARE, available_bytes
+from spaninfer_engine.backends.host.states import convolve_pieces, learn_pieces
+from spaninfer_engine.backends.host.tensors import Array, HostTensors
 from spaninfer_engine.ops.bound import BoundProgram
-from spaninfer_engine.ops.operation import Packable
-from spaninfer_engine.ops.step import AttentionMetadata, SpanCache, Step
-from spaninfer_engine.ops.table import AlibiKind, span_buffer_shape
-from spaninfer_engine.spec.nodes import CacheGroup
+from spaninfer_engine.ops.step import AttentionMetadata, Step
 from spaninfer_engine.spec.pooling_nodes import PoolKind
-from spaninfer_engine.step.batch import Run
-
-Array = NDArray[Any]
 
 
-class HostOps:
+class HostOps(HostTensors):
     """The part of ops.table.Ops that is the same for every backend on numpy arrays."""
-
-    cache_share = HOST_SHARE
-    memory_errors = (MemoryError,)
-
-    def __init__(self, dtype: Literal["float32", "float64"]) -> None:
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-
-    # ---- tensors ---------------------------------------------------------------------------------
 
     def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
         """Every kernel by itself."""
         return program
-
-    def layout(self, operator: str, argument: str) -> str:  # noqa: ARG002
-        """Tables of which a step reads a few rows stay as they are stored; the rest is widened."""
-        return "stored" if argument == "table" else "wide"
-
-    def expanded_layout(self, layout: str) -> str:
-        """Layouts differ in how numbers lie."""
-        return layout
-
-    def coded_layout(self, layout: str) -> str:
-        """Nothing is computed with codes."""
-        return layout
-
-    def pack(self, arrays: Sequence[Packable], layout: str) -> Array:
-        """Return the array in a layout; without a copy where it already has it."""
-        array = np.asarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
-        if layout == "stored":
-            return array
-        return np.require(array, self.dtype, ["C", "ALIGNED"])
-
-    def quantized_packer(self, formats: Sequence[WeightFormat], layout: str) -> Any:  # noqa: ARG002
-        """None: the definitions compute with expanded weights."""
-        return None
-
-    def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[Array]:
-        """Allocate the spans of a cache group; the system gives memory when spans are written."""
-        if group.state is not None:
-            return state_cache(group.state, num_spans, len(group.layers), self.dtype)
-        buffer = np.empty(span_buffer_shape(group, num_spans, span_len), self.dtype)
-        cut = span_len * group.kv_heads * group.key_size
-        keys = _heads(buffer[..., :cut], span_len, group.kv_heads)
-        rows = as_rows(buffer)
-        if group.values_in_keys:
-            return SpanCache(keys, keys[..., : group.value_size], rows)
-        return SpanCache(keys, _heads(buffer[..., cut:], span_len, group.kv_heads), rows)
-
-    def host_slots(self, cache: SpanCache[Array], num_slots: int) -> Array:
-        """Allocate slots; the system gives memory when they are written."""
-        return np.empty((num_slots, cache.rows.shape[1]), np.uint8)
-
-    def from_host(self, array: Array) -> Array:
-        """Indices as they are, floating-point numbers in the dtype of this backend."""
-        return array.astype(self.dtype, copy=False) if array.dtype.kind == "f" else array
-
-    def from_levels(self, codes: NDArray[np.uint8], levels: Levels) -> Array:
-        """Return the numbers that bytes of patches stand for."""
-        return self.from_host(levels.numbers(codes))
-
-    def end_packing(self) -> None:
-        """Packing takes nothing beside the weights."""
-
-    def warm(self) -> None:
-        """Nothing is made ready before a step calls it (`run.runner.Runner.rehearse`)."""
-
-    def available_bytes(self) -> int:
-        """Return what this process can take without pushing others out."""
-        return available_bytes()
-
-    def to_host(self, array: Array) -> NDArray[np.float32]:
-        """Return the array as float32."""
-        return array.astype(np.float32, copy=False)
-
-    def take_rows(self, x: Array, rows: Array) -> Array:
-        """Return a copy of these rows."""
-        return x[rows]
-
-    def stack_rows(self, parts: Sequence[Array]) -> Array:
-        """Return the rows of all parts."""
-        return np.concatenate(parts)
-
-    def mix_rows(self, x: Array, rows: Array, weights: NDArray[np.float32]) -> Array:
-        """Return weighted sums."""
-        return definition.blend_rows(x, rows, weights.astype(x.dtype, copy=False))
 
     def prepare(self, step: Step[Array]) -> None:
         """Operators read everything from the step."""
@@ -310,114 +214,3 @@ class HostOps:
     ) -> tuple[Array, Array]:
         """Choose experts."""
         return definition.route(logits, correction=correction, **scores)
-
-
-def attend_by_definition(
-    step: Step[Array],
-    query: Array,
-    group: int,
-    layer: int,
-    *,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    chunked: bool,
-    alibi: AlibiKind | None,
-    sinks: Array | None,
-) -> Array:
-    """[T H E]: request by request, as spaninfer_op_reference says."""
-    metadata: AttentionMetadata[Array] = step.attention
-    keys, values = (part[layer] for part in metadata.caches[group][:2])
-    slopes = definition.alibi_slopes(query.shape[1])
-    until = metadata.until
-    out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
-    for run in metadata.batch.runs():
-        first, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], window)
-        positions = np.arange(first, run.stop)
-        out[run.first : run.last] = definition.attend(
-            query[run.first : run.last],
-            definition.gather_spans(keys, spans, len(positions)),
-            definition.gather_spans(values, spans, len(positions)),
-            np.arange(run.start, run.stop),
-            positions,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            chunked=chunked,
-            bias=_bias(alibi, slopes, positions, scale),
-            sinks=sinks,
-            until=None if until is None else until[run.first : run.last],
-        )
-    return out
-
-
-def select_by_definition(
-    step: Step[Array], query: Array, weights: Array, group: int, layer: int, top_k: int
-) -> Array:
-    """[T k]: request by request, as spaninfer_op_reference says."""
-    metadata: AttentionMetadata[Array] = step.attention
-    batch, keys = metadata.batch, metadata.caches[group].keys[layer]
-    out = np.full((len(query), min(top_k, batch.max_seq_len)), -1, np.int32)
-    for run in batch.runs():
-        _, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], None)
-        rows = slice(run.first, run.last)
-        selected = definition.select_keys(
-            query[rows],
-            weights[rows],
-            definition.gather_spans(keys, spans, run.stop)[:, 0],
-            np.arange(run.start, run.stop),
-            top_k,
-        )
-        out[rows, : selected.shape[1]] = selected
-    return out
-
-
-def attend_selected_by_definition(
-    step: Step[Array], query: Array, selected: Array, group: int, layer: int, scale: float
-) -> Array:
-    """[T H E]: request by request, as spaninfer_op_reference says."""
-    metadata: AttentionMetadata[Array] = step.attention
-    keys, values = (part[layer] for part in metadata.caches[group][:2])
-    out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
-    for run in metadata.batch.runs():
-        _, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], None)
-        rows = slice(run.first, run.last)
-        out[rows] = definition.attend_selected(
-            query[rows],
-            definition.gather_spans(keys, spans, run.stop),
-            definition.gather_spans(values, spans, run.stop),
-            selected[rows],
-            scale=scale,
-        )
-    return out
-
-
-def _spans_of(run: Run, table: Array, span_len: int, window: int | None) -> tuple[int, Array]:
-    """Return the first position of the spans that a run's rows see, and their numbers.
-
-    Spans behind the window may hold another request's keys by now.
-    """
-    low = 0 if window is None else max(0, run.start - window + 1) // span_len
-    return low * span_len, table[low : -(-run.stop // span_len)]
-
-
-def _bias(kind: AlibiKind | None, slopes: Array, positions: Array, scale: float) -> Array | None:
-    """[H N]: the ALiBi bias of key positions."""
-    match kind:
-        case None:
-            return None
-        case "rounded":
-            return definition.falcon_alibi_bias(slopes, positions, scale)
-        case "scaled":
-            return definition.alibi_bias(slopes, positions) * scale
-        case "plain":
-            return definition.alibi_bias(slopes, positions)
-
-
-def _heads(buffer: Array, span_len: int, kv_heads: int) -> Array:
-    """[N S L K D] as a view of buffer[S N L*K*D]."""
-    spans, layers, size = buffer.shape
-    shape = (spans, layers, span_len, kv_heads, size // (span_len * kv_heads))
-    heads = buffer.reshape(shape).swapaxes(0, 1)
-    assert np.may_share_memory(heads, buffer)
-    return heads

@@ -15,9 +15,9 @@ from spaninfer_engine.backends.grid_weights import (
     rounded_weights,
     turned_experts,
 )
-from spaninfer_engine.backends.host.ops import (
-    Array,
-    HostOps,
+from spaninfer_engine.backends.host.ops import HostOps
+from spaninfer_engine.backends.host.tensors import Array
+from spaninfer_engine.backends.reference.attention import (
     attend_by_definition,
     attend_selected_by_definition,
     select_by_definition,

@@ -6,25 +6,22 @@ Computes in float32, bfloat16 or float16; norms, softmax, rotations and routing 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from spaninfer_op_reference import CLAMP
 from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
+from spaninfer_engine.backends.torch import moe, text_attention
 from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
 from spaninfer_engine.backends.torch.pooling import TextRows, pool_texts
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.torch.tensors import TorchTensors
-from spaninfer_engine.backends.torch.text_attention import (
-    TextScoring,
-    attend_texts,
-    equal_texts,
-)
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.step import AttentionMetadata, Step
@@ -32,6 +29,7 @@ from spaninfer_engine.ops.table import AlibiKind, Claim
 from spaninfer_engine.spec.attention_nodes import RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
 from spaninfer_engine.spec.pooling_nodes import PoolKind
+from spaninfer_engine.step.batch import Run
 
 
 class TorchOps(TorchTensors):
@@ -264,9 +262,7 @@ class TorchOps(TorchTensors):
         keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         until = None if metadata.until is None else self.from_host(metadata.until)
-        for run in metadata.batch.runs():
-            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
-            rows = slice(run.first, run.last)
+        for run, rows, table in self._runs(metadata, group):
             ends = None if until is None else until[rows]
             out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, ends)
         return out
@@ -286,9 +282,7 @@ class TorchOps(TorchTensors):
         keys = metadata.caches[group].keys[layer]
         width = min(top_k, metadata.batch.max_seq_len)
         out = torch.full((len(query), width), -1, dtype=torch.int32, device=self.device)
-        for run in metadata.batch.runs():
-            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
-            rows = slice(run.first, run.last)
+        for run, rows, table in self._runs(metadata, group):
             selected = select_slice(query[rows], weights[rows], keys, table, run, top_k)
             out[rows, : selected.shape[1]] = selected
         return out
@@ -307,9 +301,7 @@ class TorchOps(TorchTensors):
         metadata: AttentionMetadata[Tensor] = step.attention
         keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
-        for run in metadata.batch.runs():
-            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
-            rows = slice(run.first, run.last)
+        for run, rows, table in self._runs(metadata, group):
             out[rows] = attend_selected_slice(
                 query[rows], (keys, values), table, run, selected[rows], scale
             )
@@ -330,26 +322,28 @@ class TorchOps(TorchTensors):
         position_bias: Tensor | None = None,
     ) -> Tensor:
         """Texts of one length at a time, with torch's own attention where it has this kind."""
-        scoring = TextScoring(scale, softcap, window, ahead)
+        scoring = text_attention.TextScoring(scale, softcap, window, ahead)
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         starts = step.attends_in(windows=in_windows).batch.query_start_loc
-        for rows in map(self.from_host, equal_texts(starts, query.shape[1])):
+        for rows in map(self.from_host, text_attention.equal_texts(starts, query.shape[1])):
             q, k, v = (each[rows] for each in (query, key, value))
-            out[rows] = attend_texts(q, k, v, scoring, position_bias)
+            out[rows] = text_attention.attend_texts(q, k, v, scoring, position_bias)
         return out
+
+    def _runs(
+        self, metadata: AttentionMetadata[Tensor], group: int
+    ) -> Iterator[tuple[Run, slice, Tensor]]:
+        """Yield each slice, its rows, and the numbers of its spans."""
+        for run in metadata.batch.runs():
+            table = torch.from_numpy(metadata.tables[group][run.row]).to(self.device)
+            yield run, slice(run.first, run.last), table
 
     def cross_attend(
         self, step: Step[Tensor], query: Tensor, key: Tensor, value: Tensor, *, scale: float
     ) -> Tensor:
         """Frame by frame, with torch's own attention."""
-        read = []
-        queries = query.chunk(step.attention.batch.num_slices)
-        for part, run in zip(queries, step.attention.batch.runs(), strict=True):
-            rows = slice(run.first, run.last)
-            q, k, v = (each.transpose(0, 1)[None] for each in (part, key[rows], value[rows]))
-            made = F.scaled_dot_product_attention(q, k, v, scale=scale)
-            read.append(made[0].transpose(0, 1))
-        return torch.cat(read)
+        batch = step.attention.batch
+        return text_attention.cross_attend_slices(query, key, value, batch, scale)
 
     def convolve(
         self, step: Step[Tensor], x: Tensor, *, weight: Tensor, group: int, layer: int
@@ -390,68 +384,13 @@ class TorchOps(TorchTensors):
         return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
 
     def route(
-        self,
-        logits: Tensor,
-        *,
-        kind: Literal["softmax", "sigmoid"],
-        top_k: int,
-        normalise: bool,
-        scale: float,
-        groups: int,
-        group_topk: int,
-        group_score: Literal["max", "top2"],
-        correction: Tensor | None = None,
+        self, logits: Tensor, *, correction: Tensor | None = None, **scores: Any
     ) -> tuple[Tensor, Tensor]:
         """Choose experts, in float32."""
-        scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
-        choice = scores if correction is None else scores + correction.float()
-        if groups > 1:
-            grouped = choice.view(len(choice), groups, choice.shape[1] // groups)  # [T G X/G]
-            best = 1 if group_score == "max" else 2
-            group_ids = grouped.topk(best, -1).values.sum(-1).topk(group_topk, -1).indices
-            keep = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=logits.device)
-            keep.scatter_(1, group_ids, True)
-            choice = grouped.masked_fill(~keep[..., None], -math.inf).flatten(1)
-        ids = choice.topk(top_k, -1).indices
-        weights = scores.gather(1, ids)
-        if normalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return ids, weights * scale
+        return moe.route(logits, correction=correction, **scores)
 
     def experts(
-        self,
-        x: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        *,
-        act: GateName,
-        down: Tensor,
-        gate: Tensor | None = None,
-        up: Tensor | None = None,
-        gate_up: Tensor | None = None,
-        gate_up_bias: Tensor | None = None,
-        down_bias: Tensor | None = None,
-        layout: Literal["oi", "io"] = "oi",
+        self, x: Tensor, ids: Tensor, weights: Tensor, *, act: GateName, **given: Any
     ) -> Tensor:
         """Expert by expert, over the tokens that chose it."""
-        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for expert in np.unique(ids.cpu().numpy()).tolist():
-            token, choice = (ids == expert).nonzero(as_tuple=True)
-            rows = x[token]
-            if gate_up is None:
-                assert gate is not None
-                assert up is not None
-                inner = self.gate(F.linear(rows, gate[expert]), F.linear(rows, up[expert]), act=act)
-            else:
-                both = _expert_linear(rows, gate_up[expert], layout, gate_up_bias, expert)
-                inner = self.gate(*both.chunk(2, -1), act=act)
-            y = _expert_linear(inner, down[expert], layout, down_bias, expert)
-            out.index_add_(0, token, y.float() * weights[token, choice, None])
-        return out.to(x.dtype)
-
-
-def _expert_linear(
-    x: Tensor, weight: Tensor, layout: Literal["oi", "io"], biases: Tensor | None, expert: int
-) -> Tensor:
-    bias = None if biases is None else biases[expert]
-    return F.linear(x, weight if layout == "oi" else weight.T, bias)
+        return moe.experts(x, ids, weights, gated=partial(self.gate, act=act), **given)

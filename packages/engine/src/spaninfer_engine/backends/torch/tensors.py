@@ -21,7 +21,7 @@ from spaninfer_engine.media import Levels
 from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
-from spaninfer_engine.ops.table import span_buffer_shape
+from spaninfer_engine.ops.tensors import span_buffer_shape
 from spaninfer_engine.spec.nodes import CacheGroup
 
 _WIDE = "float32"  # the layout of weights in float32

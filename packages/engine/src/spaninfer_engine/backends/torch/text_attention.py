@@ -1,4 +1,6 @@
-"""Attention among the tokens of texts of one length, with torch's own where it has this kind."""
+"""Attention without a KV cache, with torch's own where it has this kind: among the tokens of texts
+of one length, and of queries to the rows of their slice.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
+
+from spaninfer_engine.step.batch import Batch
 
 MAX_SCORES = 1 << 27
 """Scores of texts that are computed at once: 512 MiB where they are held in float32."""
@@ -60,6 +64,21 @@ def attend_texts(
             scores = _masked(scores, added)
         read = (scores.softmax(-1) @ v.float()).to(v.dtype)
     return read.transpose(1, 2)
+
+
+def cross_attend_slices(
+    query: Tensor, key: Tensor, value: Tensor, batch: Batch, scale: float
+) -> Tensor:
+    """Return what query[W H D], as many for each slice, reads of key[T H D] and value[T H E] of
+    the slice's rows, [W H E].
+    """
+    read = []
+    for part, run in zip(query.chunk(batch.num_slices), batch.runs(), strict=True):
+        rows = slice(run.first, run.last)
+        q, k, v = (each.transpose(0, 1)[None] for each in (part, key[rows], value[rows]))
+        made = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        read.append(made[0].transpose(0, 1))
+    return torch.cat(read)
 
 
 def _visible(

@@ -1,0 +1,84 @@
+"""Mixture of experts with plain torch operators: the choice per token, and the chosen MLPs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+Layout = Literal["oi", "io"]
+
+
+def route(
+    logits: Tensor,
+    *,
+    kind: Literal["softmax", "sigmoid"],
+    top_k: int,
+    normalise: bool,
+    scale: float,
+    groups: int,
+    group_topk: int,
+    group_score: Literal["max", "top2"],
+    correction: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return expert ids [T k] and weights [T k] of logits[T X]; see `ops.table.Ops.route`."""
+    scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
+    choice = scores if correction is None else scores + correction.float()
+    if groups > 1:
+        grouped = choice.view(len(choice), groups, choice.shape[1] // groups)  # [T G X/G]
+        best = 1 if group_score == "max" else 2
+        group_ids = grouped.topk(best, -1).values.sum(-1).topk(group_topk, -1).indices
+        keep = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=logits.device)
+        keep.scatter_(1, group_ids, True)
+        choice = grouped.masked_fill(~keep[..., None], -math.inf).flatten(1)
+    ids = choice.topk(top_k, -1).indices
+    weights = scores.gather(1, ids)
+    if normalise:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return ids, weights * scale
+
+
+def experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    *,
+    gated: Callable[[Tensor, Tensor], Tensor],
+    down: Tensor,
+    gate: Tensor | None = None,
+    up: Tensor | None = None,
+    gate_up: Tensor | None = None,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    layout: Layout = "oi",
+) -> Tensor:
+    """Return the weighted sum of the chosen experts' MLPs; see `ops.table.Ops.experts`.
+
+    Expert by expert, over the tokens that chose it; `gated` is the activation of both projections.
+    """
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in np.unique(ids.cpu().numpy()).tolist():
+        token, choice = (ids == expert).nonzero(as_tuple=True)
+        rows = x[token]
+        if gate_up is None:
+            assert gate is not None
+            assert up is not None
+            inner = gated(F.linear(rows, gate[expert]), F.linear(rows, up[expert]))
+        else:
+            both = _linear(rows, gate_up[expert], layout, gate_up_bias, expert)
+            inner = gated(*both.chunk(2, -1))
+        y = _linear(inner, down[expert], layout, down_bias, expert)
+        out.index_add_(0, token, y.float() * weights[token, choice, None])
+    return out.to(x.dtype)
+
+
+def _linear(
+    x: Tensor, weight: Tensor, layout: Layout, biases: Tensor | None, expert: int
+) -> Tensor:
+    bias = None if biases is None else biases[expert]
+    return F.linear(x, weight if layout == "oi" else weight.T, bias)

@@ -1,0 +1,49 @@
+"""A step from its launch until its result is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spaninfer_engine.plan import StepPlan, StepResult
+from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.device import Launched
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A launched step, and its result once somebody had to know."""
+
+    plan: StepPlan
+    batch: Batch
+    launched: Launched
+    awaits_masks: bool
+    unencoded: dict[int, Exception]  # by slice: its media could not be encoded
+    failed_encodings: frozenset[bytes]
+    mask_errors: dict[int, Exception] = field(default_factory=dict)  # by slice
+    result: StepResult | None = None
+
+    @property
+    def is_sampled_on_host(self) -> bool:
+        """True if later steps wait for tokens that the host samples."""
+        return bool(np.count_nonzero(self.batch.samples > self.batch.samples_on_device))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """startup.components.Outcome: of a step that was launched, or of none."""
+
+    result: Callable[[], StepResult]
+    step: InFlight | None = None
+
+    def __call__(self) -> StepResult:
+        """Wait for the step, and return its result."""
+        return self.result()
+
+    @property
+    def is_done(self) -> bool:
+        """True if the result is there."""
+        step = self.step
+        return step is None or step.result is not None or step.launched.is_done
