@@ -201,7 +201,7 @@ def test_an_equal_beginning_is_not_computed_twice(client):
         ({"stop": [""]}, openai.BadRequestError, "stop", "1 to 256 characters"),
         ({"extra_body": {"top_k": -4}}, openai.BadRequestError, "top_k", "-4"),
         ({"extra_body": {"mirostat": 2}}, openai.BadRequestError, "mirostat", "mirostat"),
-        ({"suffix": "the end"}, openai.BadRequestError, "suffix", "has no marks for that"),
+        ({"suffix": "the end"}, openai.BadRequestError, "suffix", "vocabulary has none"),
     ],
 )
 def test_a_request_at_fault_is_told_what_and_why(client, options, kind, param, words):

@@ -34,7 +34,7 @@ class DTypeError(KernelError):
 
 
 class FormatError(KernelError):
-    """A weight cannot be packed so: no such format, or numbers that have no code."""
+    """A weight cannot be packed: there is no such format, or numbers have no code in it."""
 
 
 class IsaLevelError(KernelError):

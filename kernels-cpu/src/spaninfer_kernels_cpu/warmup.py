@@ -18,7 +18,7 @@ def compile_all(formats: Iterable[Format] = (), kinds: Iterable[str] = ("float32
     Kinds are names of `elements`: float32, bfloat16, float16, int8, uint4.
 
     Takes seconds the first time, milliseconds from then on. Without this call, a kernel is made
-    ready by its first use, and those that scripts call when the call is written down.
+    ready by its first use, and those that scripts call when the call is recorded.
     """
     make_thread_pool_ready()
     make_planner_ready()

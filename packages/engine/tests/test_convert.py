@@ -235,7 +235,7 @@ def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
     empty.mkdir()
 
     for out in (used, used / "notes", model):
-        with pytest.raises(ConfigError, match="is there already; give a folder that is new or"):
+        with pytest.raises(ConfigError, match="already exists; give a new or"):
             convert(model, out)
     convert(model, empty)
 
@@ -248,7 +248,7 @@ def test_files_and_converted_folders_are_not_converted(int8: Path, tmp_path: Pat
 
     with pytest.raises(ConfigError, match=r"only Hugging Face folders and llama2.c \.bin"):
         convert(tmp_path / "model.gguf", tmp_path / "out")
-    with pytest.raises(ConfigError, match="is converted already; use the checkpoint"):
+    with pytest.raises(ConfigError, match="is already converted; use the checkpoint"):
         convert(int8, tmp_path / "out")
 
 

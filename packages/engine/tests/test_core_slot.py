@@ -274,7 +274,7 @@ def test_who_waits_for_the_end_waits_through_sleep(folder: Path) -> None:
 
 
 def test_an_engine_of_parts_does_not_sleep() -> None:
-    with engine_of_parts() as running, pytest.raises(ConfigError, match="made of parts"):
+    with engine_of_parts() as running, pytest.raises(ConfigError, match="built from components"):
         running.sleep()
 
 

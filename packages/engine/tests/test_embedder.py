@@ -187,7 +187,7 @@ def test_scores_of_vectors_are_cosines_of_a_query_or_of_each_pair(folder: Path) 
 
         np.testing.assert_allclose(encoder.score("fox", documents), unit @ query, atol=1e-6)
         np.testing.assert_allclose(encoder.score(documents, documents), 1, atol=1e-6)
-        with pytest.raises(InvalidPrompt, match="2 queries and 3 documents make no pairs"):
+        with pytest.raises(InvalidPrompt, match="2 queries and 3 documents do not pair up"):
             encoder.score(documents[:2], documents)
 
 

@@ -110,7 +110,7 @@ def test_files_that_cannot_be_used_are_refused_before_a_model_is_loaded(
         ((empty, key), r"empty\.pem.*PEM"),
         ((certificate, other), r"other\.pem.*(?i:mismatch)"),
         ((certificate, encrypted), r"is encrypted; decrypt it"),
-        ((None, key), r"add --ssl-certfile"),
+        ((None, key), r"needs --ssl-certfile"),
     ]:
         with pytest.raises(ConfigError, match=said):
             Settings(ssl_certfile=given[0], ssl_keyfile=given[1])

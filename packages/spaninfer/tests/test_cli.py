@@ -87,7 +87,7 @@ def test_an_answer_that_cannot_be_as_long_as_that_is_a_warning(call):
     longer = call("generate", "demo", "Once", "--max-len", "16", "--max-tokens", "17")
     fitting = call("generate", "demo", "Once", "--max-len", "16", "--max-tokens", "16")
 
-    assert "--max-tokens is 17, and the context has 16 tokens" in longer.stderr
+    assert "--max-tokens is 17, but the context has 16 tokens" in longer.stderr
     assert "warning" not in fitting.stderr
 
 

@@ -37,4 +37,4 @@ def test_the_exit_status_answers_the_question(call, wanted, status):
 def test_two_machines_at_once_are_refused(refusal):
     said = refusal("fit", "--gpu-memory", "1GiB", "--host-memory", "1GiB")
 
-    assert "--gpu-memory and --host-memory are two machines" in said
+    assert "--gpu-memory and --host-memory cannot be combined" in said

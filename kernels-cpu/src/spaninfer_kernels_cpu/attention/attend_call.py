@@ -201,7 +201,7 @@ def attend_calls(
     scores: Scores,
     out: Matrix,
 ) -> list[Call]:
-    """Return the calls that write what query[T H D] reads to out[T H E], whose rows have no gaps.
+    """Return the calls that write the attention of query[T H D] to out[T H E], with dense rows.
 
     Both are float32. The second call joins what tasks read in chunks of a long context. Raises
     KernelError for heads that do not share keys evenly.

@@ -104,7 +104,7 @@ def attend(
     *,
     out: Floats,
 ) -> None:
-    """Write into out[T H E] what query[T H D] reads from keys[S L K D] and values[S L K E].
+    """Write the attention of query[T H D] over keys[S L K D], values[S L K E] into out[T H E].
 
     query and out are float32. Keys and values are float32, bfloat16 or float16, or `KVArray`s of
     quantised values q that stand for (q - zero) * scale: int8, or uint8 with two of 4 bits to a

@@ -109,7 +109,7 @@ class PlanMemory:
 
 
 def plan_selected(position: Ints, group: int, top_k: int) -> tuple[Ints, int]:
-    """Return the same for rows that read selected keys each: top_k, or all that they see.
+    """Return the items of rows that read selected keys: top_k of those they see, or all.
 
     An item is of one row, and its tokens are some of those selected, in their order.
     """
@@ -119,7 +119,7 @@ def plan_selected(position: Ints, group: int, top_k: int) -> tuple[Ints, int]:
 
 @cache
 def make_planner_ready() -> None:
-    """Compile what plans are made by, or load it."""
+    """Compile the kernel that plans attention, or load it from the cache."""
     make_ready(_write_items)
 
 

@@ -37,7 +37,7 @@ class DeltaInputs:
 
 
 def delta_rule(inputs: DeltaInputs, states: Floats, pieces: Ints, *, out: Floats) -> None:
-    """Write what states[S H D E] say of the queries into out[T H E]; each learns on the way.
+    """Write the gated delta rule of a step into out[T H E], updating states[S H D E].
 
     pieces[P 4] (int32) are rows [first, last), the span of the state in front of them, -1 for one
     of zeros, and the span of the one behind: see spaninfer_op_reference.delta_rule. A piece that

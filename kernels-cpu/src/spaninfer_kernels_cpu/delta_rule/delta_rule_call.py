@@ -45,7 +45,7 @@ token and 1.3 in a chunk, 16 take 2.2 and 1.8 (2026-11-28).
 
 @dataclass(frozen=True, slots=True)
 class DeltaRows:
-    """Where query[T K D], key[T K D], value[T H E], g[T H] and beta[T H] of a step lie."""
+    """Addresses of query[T K D], key[T K D], value[T H E], g[T H] and beta[T H] of a step."""
 
     query: Matrix
     key: Matrix
@@ -62,7 +62,7 @@ def delta_rule_call(
     *,
     out: Matrix,
 ) -> Call:
-    """Write what states[S H D E] say of the queries into out[T H E], and update them.
+    """Write the gated delta rule of a step into out[T H E], and update states[S H D E].
 
     See spaninfer_op_reference.delta_rule. The caller keeps the states alive. Raises KernelError
     for other arrays, and where `key_heads` do not divide the heads of states.

@@ -104,7 +104,7 @@ def formula_call(
     number: float = 0.0,
     count: int = TOKENS,
 ) -> Call:
-    """Write what a formula makes of x[T C], of y[T C] where it reads that, and of a number."""
+    """Write a formula of x[T C], of y[T C] if it reads that, and of a number to out[T C]."""
     columns = -(-channels // NUMBERS_PER_TASK)
     arguments = _FormulaArguments(
         x=inputs[0],

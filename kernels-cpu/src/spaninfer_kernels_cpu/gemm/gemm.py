@@ -28,7 +28,7 @@ def linear(
     """Write x[T C] @ weight[O C].T + bias[O] into out[T O] (float32).
 
     x is float32; with bfloat16 weights it may be bfloat16. Columns of `out` must be contiguous.
-    Works on every usable CPU.
+    Works on every usable CPU. Raises ShapeError or DTypeError for arrays that do not fit.
     """
     demand_size("weights in one", weight.count, 1, 1)
     _check(x, weight.layout, out, bias)

@@ -46,9 +46,7 @@ _NO_MATRIX = Matrix(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The arithmetic on a product's way out: residual + scale * (product + bias[O]), and then an
-    activation, by name.
-    """
+    """The epilogue of a GEMM: residual + scale * (product + bias[O]), then a named activation."""
 
     bias: Floats | None = None
     residual: Matrix | None = None
@@ -61,7 +59,7 @@ _PLAIN = Epilogue()
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """Products with one packed weight, or with several side by side.
+    """GEMM with one packed weight, or with several side by side.
 
     `rounded`: activations may be rounded to bfloat16 where weights are that and the CPU multiplies
     both so. `micro`: the micro-kernels for one row and for many, where they were chosen by

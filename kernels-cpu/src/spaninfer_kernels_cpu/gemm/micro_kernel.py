@@ -164,7 +164,7 @@ class MicroKernel(Constant):
 def micro_kernels(
     format: Format, *, rounded: bool, level: IsaLevel
 ) -> tuple[MicroKernel, MicroKernel]:
-    """Return how an ISA level multiplies one row with weights of a format, and how several.
+    """Return the micro-kernels of an ISA level for a weight format: for one row, and for several.
 
     `rounded`: activations are bfloat16, which matters to weights that are bfloat16 too.
     """
@@ -252,7 +252,7 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
 
 @dataclass(frozen=True, slots=True)
 class MicroKernels:
-    """The micro-kernels of a product: for one row, for a few, and for many."""
+    """The micro-kernels of a GEMM: for one row, for a few, and for many."""
 
     one: MicroKernel
     small: MicroKernel

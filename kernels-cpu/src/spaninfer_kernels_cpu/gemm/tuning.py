@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidates that multiply few rows, and many."""
+    """The chosen candidates: for few rows, and for many."""
 
     few: Candidate
     many: Candidate

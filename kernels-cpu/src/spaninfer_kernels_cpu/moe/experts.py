@@ -34,7 +34,7 @@ def experts(
     gate_up_bias: Floats | None = None,
     down_bias: Floats | None = None,
 ) -> None:
-    """Write into out[T C] the MLPs that ids[T k] name, of x[T C], summed with weights[T k].
+    """Write a mixture of experts into out[T C]: MLPs ids[T k] of x[T C], by weights[T k].
 
     The MLP of an expert is down (act(gate x) * up x). gate_up and down are `pack_stack`s with a
     weight per expert: [2I C], the rows of gate above those of up, and [C I]; gate_up_bias[E 2I] and

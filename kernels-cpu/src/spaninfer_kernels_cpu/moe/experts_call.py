@@ -41,7 +41,7 @@ class ExpertCounts:
 
 
 def num_segments(tokens: int, top_k: int, experts: int) -> int:
-    """Return how many experts so many tokens choose at most; each has a segment of the pairs."""
+    """Return the most experts that a step's tokens can choose; each has a segment of pairs."""
     return min(tokens * top_k, experts)
 
 

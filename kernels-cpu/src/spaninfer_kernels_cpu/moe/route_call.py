@@ -69,7 +69,7 @@ def route_call(
     out: Routes,
     count: int = TOKENS,
 ) -> Call:
-    """Write which experts logits[T E] choose, and with which weights, best first.
+    """Write the experts that logits[T E] choose, and their weights, best first.
 
     `scores` are the keywords of spaninfer_op_reference.route, all but `correction`. The caller
     keeps correction[E] alive. Raises KernelError where fewer than `top_k` experts could be chosen

@@ -64,7 +64,7 @@ class Packed:
 
 
 def pack(weight: NDArray[np.generic], format: Format) -> Packed:
-    """Return weight[O C] (float32, float16 or bfloat16) in a format.
+    """Pack weight[O C] (float32, float16 or bfloat16) into a format.
 
     Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values (of 11
     in int3.5) from its least to its largest weight, with scale and bias rounded to bfloat16 so that

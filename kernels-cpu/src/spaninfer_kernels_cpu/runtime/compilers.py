@@ -52,7 +52,7 @@ def seconds_of(kernel: Kernel) -> float:
 
 
 class Compilers:
-    """Makes kernels ready, on all usable cores where some are not on disk.
+    """Compiles kernels on all usable cores, or loads those that are in the cache on disk.
 
     `on_progress` is called with the number of missing ones that are done, and of all, while a
     caller waits for them; `most`: processes, this one among them. One caller at a time.

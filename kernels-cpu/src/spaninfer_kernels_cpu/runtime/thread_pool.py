@@ -179,7 +179,7 @@ def shared_thread_pool() -> ThreadPool:
 
 @cache
 def make_thread_pool_ready() -> None:
-    """Compile what a thread pool runs on, or load it."""
+    """Compile the native loop of thread pools, or load it from the cache."""
     make_ready(_begin, _work_off, _unpark, _serve)
 
 

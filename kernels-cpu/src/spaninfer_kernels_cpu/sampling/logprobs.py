@@ -58,10 +58,10 @@ class _ReportArguments(Arguments):
 
 
 class Logprobs:
-    """Reports on tokens of a vocabulary of `vocab`, as spaninfer_op_reference.top_logprobs does;
-    one caller at a time.
+    """Log-probabilities of tokens, as spaninfer_op_reference.top_logprobs defines them.
 
-    Its kernel is made ready by the first call, unless that was done before.
+    `vocab` is the size of the vocabulary; one caller at a time. The first call compiles or loads
+    the kernel, unless that was done before.
     """
 
     def __init__(self, vocab: int, thread_pool: ThreadPool | None = None) -> None:

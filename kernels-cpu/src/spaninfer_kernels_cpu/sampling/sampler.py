@@ -181,11 +181,10 @@ class _SampleArguments(Arguments):
 
 
 class Sampler:
-    """Draws tokens from a vocabulary of `vocab`; one caller at a time.
+    """Samples tokens from logits over `vocab` tokens; one caller at a time.
 
-    Its kernel is made ready by the first call, unless that was done before.
-
-    Every thread has memory of its own for candidates, 28 bytes per token as far as it is used.
+    The first call compiles or loads its kernel, unless that was done before. Every thread has
+    memory of its own for candidates: 28 bytes per token, as far as they are used.
     """
 
     def __init__(self, vocab: int, thread_pool: ThreadPool | None = None) -> None:
@@ -197,9 +196,10 @@ class Sampler:
         )
 
     def __call__(self, logits: Floats, rows: Sequence[SamplingRow]) -> Ints:
-        """Return the tokens[R] drawn from logits[R V]; -1 where none can be: NaN, or all masked.
+        """Return tokens[R] (int32) sampled from logits[R V] (float32); -1 for NaN, or all masked.
 
-        Raises KernelError for logits of another shape, and for ids beyond the vocabulary.
+        Raises ShapeError or DTypeError for other logits, KernelError for parameters out of range
+        and ids beyond the vocabulary.
         """
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")

@@ -141,9 +141,10 @@ def prepare(
 
 
 def activate(x: object, act: Act, *, out: object = None, stream: object = None) -> object:
-    """Return act(x[T C]).
+    """Return act(x[T C]), of the type of x: float32, float16 or bfloat16.
 
-    Without `out`, the result is a new array.
+    Without `out`, the result is a new array. Raises ShapeError, DTypeError or DeviceError for
+    arguments that do not fit.
     """
     return _run(act, False, x, out, stream)
 
@@ -151,7 +152,7 @@ def activate(x: object, act: Act, *, out: object = None, stream: object = None) 
 def gated(gate_up: object, act: Act, *, out: object = None, stream: object = None) -> object:
     """Return act(gate) * up [T C] of gate_up[T 2C], whose rows are gate, then up.
 
-    `out` and stream are as for `activate`.
+    Types, `out`, stream and errors are those of `activate`.
     """
     return _run(act, True, gate_up, out, stream)
 

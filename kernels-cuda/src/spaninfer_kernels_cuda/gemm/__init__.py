@@ -131,7 +131,8 @@ def gemm(
 ) -> object:
     """Return act(x[M K] @ weight[N K]^T + bias[N]), or gated by `gate`, plus residual.
 
-    Without `out`, the result is a new array.
+    All are float16 or bfloat16; sums are float32. Without `out`, the result is a new array. Raises
+    ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     at, specs = inspect_arrays(x, weight, bias, residual, out)
     x_at, weight_at, bias_at, residual_at, to = at

@@ -192,8 +192,9 @@ def rms_norm(
 ) -> object:
     """Return x[T C] over its root mean square, times weight[C], or times 1 + weight.
 
-    With `residual`, x + residual takes the place of x and is written back to it. Without `out`, the
-    result is a new array.
+    float32, float16 or bfloat16. With `residual`, x + residual takes the place of x and is written
+    to `residual`. Without `out`, the result is a new array. Raises ShapeError, DTypeError or
+    DeviceError for arguments that do not fit.
     """
     arrays = _Arrays(x, weight, None, residual, out)
     return _run(_RMS, arrays, (eps, float(plus_one)), stream)[0]
@@ -213,8 +214,8 @@ def rms_norm_quantized(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T]: `rms_norm`, quantised before it is rounded.
 
-    With a `group`, scales[ceil(C/group) T]. `out` holds both in this order; the rest is as for
-    `rms_norm`.
+    Codes are int8 or fp8 (e4m3), scales float32; with a `group`, scales[ceil(C/group) T]. `out` is
+    the pair of both. The rest is as for `rms_norm`.
     """
     arrays = _Arrays(x, weight, None, residual, *(out or (None, None)))
     return _run(_quantized(code, group), arrays, (eps, float(plus_one)), stream)
@@ -232,7 +233,7 @@ def layer_norm(
 ) -> object:
     """Return x[T C] centred and over its standard deviation, times weight[C], plus bias[C].
 
-    Residual, `out` and stream are as for `rms_norm`.
+    Types, residual, `out`, stream and errors are those of `rms_norm`.
     """
     arrays = _Arrays(x, weight, bias, residual, out)
     return _run(_LAYER, arrays, (eps, 0.0), stream)[0]

@@ -158,8 +158,10 @@ def quantize(
 ) -> tuple[object, object]:
     """Return codes[T C] and scales[T] of x[T C]; of act(gate) * up of x[T 2C] with a `gate`.
 
-    With a `group` (32, 64 or 128), scales[ceil(C/group) T] of groups. Without `out`, the results
-    are new arrays; cupy does not read fp8.
+    x is float32, float16 or bfloat16, codes are int8 or fp8 (e4m3), scales float32. With a `group`
+    (32, 64 or 128), scales[ceil(C/group) T] of groups. Without `out`, the results are new arrays;
+    cupy does not read fp8. Raises ShapeError, DTypeError or DeviceError for arguments that do not
+    fit.
     """
     (at, codes_at, scales_at), specs = inspect_arrays(x, *(out or (None, None)))
     step, allocate = _checked(QuantizeOptions(code, group, gate), *specs)

@@ -109,7 +109,8 @@ def multiply(
 ) -> object:
     """Return x[M K] @ weight[N K]^T, plus bias[N], gated by `gate`, plus residual.
 
-    Without `out`, the result is a new array.
+    All but the weight are float16 or bfloat16. Without `out`, the result is a new array. Raises
+    ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     at, specs = inspect_arrays(x, weight.records, weight.factors, bias, residual, out)
     x_at, records_at, factors_at, bias_at, residual_at, to = at

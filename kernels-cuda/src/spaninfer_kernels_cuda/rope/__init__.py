@@ -167,7 +167,9 @@ def rope(
 ) -> object:
     """Return x[T H D] with the first R elements of each head rotated by cosine, sine[T R/2].
 
-    Without `out`, the result is a new array; with out=x the heads are rotated where they lie.
+    x is float32, float16 or bfloat16. Pairs are halves of the R elements, or with `interleaved`
+    neighbours. Without `out`, the result is a new array; with out=x the heads are rotated in place.
+    Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     (at, cosine_at, sine_at, to), specs = inspect_arrays(x, cosine, sine, out)
     step, allocate = _checked(interleaved, *specs)

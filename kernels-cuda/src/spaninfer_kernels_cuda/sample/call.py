@@ -57,7 +57,9 @@ def sample_from_logits(
     seed, its position and the token: without positions[R] (int32), row r has position r, so that
     rows of one seed differ. `mask` int32[R ceil(V / 32)] has a bit for each token that is allowed.
     A row from which nothing can be sampled gets token 0; `status` int32[R] is given a `Status` per
-    row. Without `out`, the result is a new array.
+    row. Logits are float32, float16 or bfloat16. Without `out`, the result is a new array. Raises
+    ValueError for numbers out of range; ShapeError, DTypeError or DeviceError for arrays that do
+    not fit.
     """
     heat, heats = _number_or_array(temperature, 1.0)
     k, ks = _number_or_array(top_k, 0)

@@ -119,6 +119,7 @@ def scaled_gemm(
     """Return x[M K] @ weight[N K]^T of scaled codes, plus bias[N], gated by `gate`, plus residual.
 
     Scales of two axes are those of blocks. Without `out`, the result is a new array of `dtype`.
+    Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     given = _Arrays(x, weight, x_scales, weight_scales, bias, residual, out)
     addresses, specs = inspect_arrays(*given)

@@ -257,7 +257,9 @@ def topk(
 ) -> tuple[object, object]:
     """Return values[T k] and int32 indices[T k] of the k largest of x[T V], largest first.
 
-    Without `out`, the results are new arrays.
+    x and values are float32, float16 or bfloat16; with `sorted=False` the order is any. Without
+    `out`, a pair, the results are new arrays. Raises ShapeError, DTypeError or DeviceError for
+    arguments that do not fit.
     """
     (at, values_at, indices_at), specs = inspect_arrays(x, *(out or (None, None)))
     step, allocate = _checked(k, sorted, *specs)

@@ -42,11 +42,10 @@ class Wakeups(Protocol):
 
 
 class OutputStream:
-    """The outputs of one request, as an async iterator of one task; raises Unread in one that reads
-    too slowly.
+    """The outputs of one request, as an async iterator for one task.
 
-    Closing it, or losing the last reference to it, stops the request: a client that leaves
-    leaves none behind.
+    Closing it, or dropping the last reference to it, stops the request. Raises Unread in a task
+    that reads too slowly.
     """
 
     def __init__(
@@ -86,11 +85,11 @@ class OutputStream:
         return self._handle
 
     def stop(self) -> None:
-        """End the request before the next step; what it has produced can still be read."""
+        """Stop the request before the next step; its outputs so far can still be read."""
         self._engine.stop(self._handle)
 
     def close(self) -> None:
-        """Stop the request if it still runs, and forget it; idempotent."""
+        """Stop the request if it is running, and discard its outputs; idempotent."""
         self._engine.release(self._handle)
 
     def __del__(self) -> None:
@@ -98,7 +97,7 @@ class OutputStream:
 
 
 class AsyncEngine:
-    """Answers requests of asyncio tasks; the engine is the caller's, and may serve others as well.
+    """An asyncio front of an engine, which threads may use at the same time.
 
     Closing it closes the engine.
     """
@@ -116,11 +115,11 @@ class AsyncEngine:
         at_end: bool = False,
         **fields: Any,
     ) -> OutputStream:
-        """Start a request now, and return what it produces; to be called in a task.
+        """Start a request and return the stream of its outputs; to be called in a task.
 
-        `at_end`: all of it is read when the request has finished, or a choice has failed, which
-        saves waking up for each token. Raises as Engine.start_request does. `compile_grammar` comes
-        first where the answer has a form: else other tasks wait for that.
+        With `at_end`, the task wakes up only once the request has finished or a choice has failed.
+        Raises as Engine.start_request. For structured output, await `compile_grammar` first, so
+        that compiling does not block the event loop.
         """
         handle, queue = self.engine.start_request(prompt_ids, sampling, placement, **fields)
         loop = asyncio.get_running_loop()
@@ -136,10 +135,10 @@ class AsyncEngine:
         placement: Placement | None = None,
         **fields: Any,
     ) -> AsyncGenerator[Output, None]:
-        """Yield what a request produces, as it comes.
+        """Yield the outputs of a request as they are produced.
 
-        Raises as Engine.start_request does, before the first element. When the iterator is closed
-        or its task cancelled before the end, the request is stopped at once.
+        Raises as Engine.start_request, before the first output. Closing the iterator or cancelling
+        its task stops the request.
         """
         if isinstance(prompt, str):  # long texts take milliseconds, which other tasks can use
             prompt = await asyncio.to_thread(self.engine.tokenizer.encode, prompt)
@@ -155,9 +154,9 @@ class AsyncEngine:
             stream.close()
 
     async def compile_grammar(self, sampling: SamplingParams, tenant: str = "") -> Grammar | None:
-        """Compile the form of a request's answer, if it has one, as Engine.compile_grammar does.
+        """Compile a request's structured output, if it has any, as Engine.compile_grammar does.
 
-        As long as the caller keeps the result, `start` does not wait for it.
+        While the caller keeps the result, `start` need not compile it.
         """
         if sampling.structured is None:
             return None
@@ -170,9 +169,9 @@ class AsyncEngine:
         placement: Placement | None = None,
         **fields: Any,
     ) -> AsyncGenerator[Output, None]:
-        """Yield the answer to a conversation, as it comes; raises as `encode_chat` and `generate`.
+        """Yield the answer to a conversation as it is produced.
 
-        `messages` are those of Engine.encode_chat.
+        `messages` are those of Engine.encode_chat. Raises as `encode_chat` and `generate`.
         """
         tenant = (placement or Placement()).tenant
         prompt = await asyncio.to_thread(self.engine.encode_chat, messages, tenant=tenant)
@@ -181,7 +180,7 @@ class AsyncEngine:
                 yield output
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Close the engine as Engine.close does, without holding up other tasks."""
+        """Close the engine as Engine.close does, without blocking the event loop."""
         await asyncio.to_thread(self.engine.close, drain_s)
 
     async def __aenter__(self) -> Self:

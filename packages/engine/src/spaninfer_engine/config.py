@@ -46,34 +46,34 @@ class EngineConfig:
     """The options of an engine as the caller gives them; None leaves the choice to the engine."""
 
     model: str | Path
-    weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json alone
-    quantize: Quantize | None = None  # what weights of GEMMs are rounded to while loading
+    weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json only
+    quantize: Quantize | None = None  # the format that GEMM weights are rounded to while loading
     quantize_group: QuantizeGroup | None = None  # channels that share a scale; None: 32
-    keep_head: bool = False  # in 16 bits, where `quantize` rounds other weights of GEMMs
+    keep_head: bool = False  # keep the output head in 16 bits where `quantize` rounds the rest
     backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"; "gpu" means cuda
     dtype: DType | None = None  # None: the checkpoint's where the backend computes in it
-    kv_dtype: KVDType | None = None  # of the KV cache; None: as computed
+    kv_dtype: KVDType | None = None  # of the KV cache; None: the one computed in
     max_len: int | None = None  # tokens of prompt and answer together
     span_len: int | None = None  # tokens per span
-    memory: int | str | None = None  # bytes for the KV cache, or a text such as "8GiB"
+    memory: int | str | None = None  # bytes for the KV cache, or a string such as "8GiB"
     encoder_memory: int | str | None = None  # bytes for encodings of media, or "512MiB"
     max_running: int = 256  # requests in one step
     step_tokens: int | None = None  # tokens in one step
     max_waiting: int = 4096  # requests in the queue before QueueFull
-    step_timeout_s: float = 300.0  # a step that takes longer hangs: the engine fails
+    step_timeout_s: float = 300.0  # a longer step counts as hung, and the engine fails
     prefix_cache: bool = True
     kv_offload: int | str | None = None  # bytes of host memory for spans that leave the KV cache
     kv_disk: str | Path | None = None  # a folder for spans that outlive the engine
     kv_disk_size: int | str | None = None  # bytes of files in it; None: 10 GiB
-    kv_ttl_s: float | None = None  # seconds that a span stays there unused; None: no limit
+    kv_ttl_s: float | None = None  # seconds that an unused span stays in both; None: no limit
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     tune: bool | None = None  # time kernels at the first start (cpu); None: for large models
-    batch_invariant: bool = False  # the same logits to the last bit, whatever runs beside a request
+    batch_invariant: bool = False  # bit-identical logits, whatever else is in the batch (cuda)
     spec: Path | None = None  # a spec file of the user's own
-    chat_template: Path | None = None  # a Jinja file, in place of what the model brings
-    served_name: str | None = None
-    seed: int = 0  # where requests bring none
+    chat_template: Path | None = None  # a Jinja file that replaces the model's own template
+    served_name: str | None = None  # the model's name in statistics and over HTTP
+    seed: int = 0  # seeds of requests without one are drawn from it
 
     @property
     def memory_bytes(self) -> int | None:

@@ -64,7 +64,7 @@ def convert(
         )
     with open_checkpoint(path) as checkpoint:
         if isinstance(checkpoint.reader, PackedReader):
-            raise ConfigError(f"{path} is converted already; {WAY_OUT}")
+            raise ConfigError(f"{path} is already converted; {WAY_OUT}")
         weights = _packed_weights(asked, checkpoint, progress, report)
         try:
             with _complete(out) as folder:
@@ -124,7 +124,7 @@ def _beside(checkpoint: Checkpoint) -> list[Path]:
 
 def _refuse_used(out: Path) -> None:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"{out} is there already; give a folder that is new or empty")
+        raise ConfigError(f"{out} already exists; give a new or empty folder")
 
 
 @contextmanager

@@ -365,7 +365,7 @@ class Core:
         """Answer every request although the loop's thread hangs; called in another thread."""
         error = StepTimeout(limit_s)
         if not self._is_over.is_set():
-            _log.critical("%s; this is what every thread is doing:\n%s", error, stacks())
+            _log.critical("%s; stack traces of all threads:\n%s", error, stacks())
             self._refuse_all(error)
             self._is_over.set()
 

@@ -148,8 +148,9 @@ class CoreSlot:
             raise EngineClosed("the engine is closed")
         if self._source is None:
             raise ConfigError(
-                "this engine was made of parts, whose weights cannot be read again; make one of a "
-                "model's folder to let it sleep or change its weights"
+                "this engine was built from components, whose weights cannot be read "
+                "again; load it from a model's folder to let it sleep or update its "
+                "weights"
             )
         return self._source
 
@@ -162,7 +163,7 @@ class CoreSlot:
         asleep = Asleep(core.stats(model=self._resolved.name, uptime_s=0.0), self._context)
         with self._lock:
             if self._is_closed or core.failure is not None:
-                raise EngineClosed("the engine was closed meanwhile, or has failed")
+                raise EngineClosed("the engine was closed in the meantime, or has failed")
             self.core = asleep
         del core
         gc.collect()  # a core and its threads know each other
@@ -173,8 +174,8 @@ class CoreSlot:
             context = core.context
             core.close()
             raise ConfigError(
-                f"memory is left for a context of {context} tokens, which was {self._context}; "
-                "free some, and wake the engine then"
+                f"free memory allows a context of {context} tokens, and the engine had "
+                f"{self._context}; free memory, then wake it up"
             )
         with self._lock:
             is_closed, before = self._is_closed, self.core

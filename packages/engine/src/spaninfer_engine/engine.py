@@ -65,15 +65,16 @@ class Engine(Frontend, Resource):
         with Engine("path/to/model") as engine:
             print(engine.generate("Once upon a time", max_tokens=40).text)
 
-    `model` is a folder or file with a model, or a whole EngineConfig; `options` are fields of
-    EngineConfig. Parts that were put together elsewhere are taken as they are.
+    `model` is a model's folder or file, an EngineConfig, or components that were built elsewhere;
+    `options` are fields of EngineConfig. Raises ConfigError, CheckpointError, and TypeError for an
+    unknown option.
 
-    Wherever `sampling` is an argument, fields of SamplingParams are keyword arguments, too: they
-    are set on top of it, or of `default_sampling` without it. So are those of StructuredOutput, as
-    `json_schema` is. TypeError for an unknown one.
+    Methods with a `sampling` argument also take fields of SamplingParams and of StructuredOutput
+    (such as `json_schema`) as keywords, which override `sampling` or, without it,
+    `default_sampling`. They raise TypeError for an unknown keyword.
 
-    One that is dropped without being closed gives back what it holds as well; its requests end with
-    EngineClosed.
+    An engine that is garbage-collected without being closed frees its resources too; its requests
+    end with EngineClosed.
     """
 
     def __init__(self, model: str | Path | EngineConfig | Parts, **options: Any) -> None:
@@ -100,7 +101,7 @@ class Engine(Frontend, Resource):
 
     @property
     def config(self) -> EngineConfig | None:
-        """The options it was made with; None for one of parts."""
+        """The options it was made with; None if it was built from components."""
         return self._asked
 
     def start_request(
@@ -110,10 +111,10 @@ class Engine(Frontend, Resource):
         placement: Placement | None = None,
         **fields: Any,
     ) -> tuple[RequestHandle, ResultQueue]:
-        """Let a prompt, as text or token ids, wait for its turn; return at once.
+        """Queue a request and return immediately; the prompt is text or token ids.
 
-        Structured output is compiled first, unless `compile_grammar` has. Raises RequestError if
-        the request is at fault, QueueFull if too many wait, EngineClosed.
+        Structured output is compiled first, unless `compile_grammar` has done so. Raises
+        RequestError if the request is invalid, QueueFull, EngineClosed or EngineAsleep.
         """
         sampling = with_keywords(sampling or self.default_sampling, fields, "start_request")
         prompt = self._encoded(prompt)
@@ -130,14 +131,15 @@ class Engine(Frontend, Resource):
         placement: Placement,
         relay: TokenRelay,
     ) -> RelayedRequest:
-        """Let a prompt wait for `hand_over`, whose text is made elsewhere: its tokens go to the
-        relay. Raises as `start_request` does, UnsupportedTask for a model that does not generate.
+        """Queue a request whose tokens go to `relay`, to be detokenised elsewhere; it starts with
+        `hand_over`. Raises as `start_request`, and UnsupportedTask for a model that does not
+        generate.
         """
         request = self._intake.request(prompt, sampling, placement)
         return RelayedRequest(self._decoding().submit(request, relay, hold=True))
 
     def hand_over(self) -> None:
-        """Let relayed requests begin; returns at once. The next command of any kind does as well.
+        """Start the queued relayed requests, as any later command does; returns immediately.
 
         Raises UnsupportedTask for a model that does not generate.
         """
@@ -149,33 +151,33 @@ class Engine(Frontend, Resource):
         self._core.stop((request.seqs[index].seq_id,), reason)
 
     def compile_grammar(self, structured: StructuredOutput, tenant: str = "") -> Grammar:
-        """Compile the form of an answer, and wait for it: 1 ms for an ordinary schema.
+        """Compile a form of answers, and return it; an ordinary schema takes 1 ms.
 
-        The tenant's requests of this form start without waiting as long as it is kept. The first
-        form takes 2 s longer with a vocabulary of 150,000 tokens. Raises InvalidGrammar for one
-        that cannot be used, UnsupportedTask without llguidance or a tokenizer, EngineUnavailable.
+        While the caller keeps it, requests of the tenant with this form start without compiling.
+        The first form takes 2 s more with a vocabulary of 150,000 tokens. Raises InvalidGrammar,
+        UnsupportedTask without llguidance or a tokenizer, EngineUnavailable.
         """
         return self._intake.compile_grammar(structured, tenant)
 
     def stop(self, handle: RequestHandle) -> None:
-        """End a request before the next step; what it has produced can still be read."""
+        """Stop a request before the next step; its outputs so far can still be read."""
         self._core.stop(tuple(handle.seq_ids), FinishReason.STOPPED)
 
     def freeze(self) -> None:
-        """Compute no more steps until `thaw`; requests keep what they have, and may be stopped.
+        """Compute no further steps until `thaw`; requests keep their state, and may be stopped.
 
-        Returns at once; the step under way is finished. Deadlines that pass meanwhile are noticed
-        behind it. Raises UnsupportedTask for a model that does not generate.
+        Returns immediately; the current step completes. Deadlines that pass in the meantime take
+        effect after `thaw`. Raises UnsupportedTask for a model that does not generate.
         """
         self._decoding().freeze(is_frozen=True)
 
     def thaw(self) -> None:
-        """Compute steps again; harmless where nothing was frozen."""
+        """Compute steps again; idempotent."""
         with suppress(EngineAsleep):
             self._decoding().freeze(is_frozen=False)
 
     def reset_prefix_cache(self) -> None:
-        """Share nothing computed so far with later requests; running ones continue.
+        """Empty the prefix cache: later requests reuse nothing; running ones continue.
 
         Raises UnsupportedTask for a model that does not generate.
         """
@@ -183,36 +185,36 @@ class Engine(Frontend, Resource):
             self._decoding().forget_prefixes()
 
     def sleep(self, drain_s: float = 0.0) -> None:
-        """Give weights and KV cache back until `wake_up`; harmless where it sleeps already.
+        """Free weights and KV cache until `wake_up`; idempotent.
 
-        Requests that run may finish for so long, and are stopped then. Others, and those that come
-        meanwhile, get EngineAsleep. The tokenizer and templates can be used. Raises ConfigError for
-        an engine of parts, EngineClosed, StepTimeout.
+        Running requests get `drain_s` seconds to finish, then they are stopped. Waiting and new
+        ones get EngineAsleep; tokenizer and templates stay usable. Raises ConfigError for an engine
+        built from components, EngineClosed, StepTimeout.
         """
         self._slot.sleep(drain_s)
 
     def wake_up(self) -> None:
-        """Read the weights again and take requests; harmless where it is awake.
+        """Read the weights again and accept requests; idempotent.
 
-        The same requests get the same tokens as before. Raises what the start does, and ConfigError
-        where memory is left for a smaller context only; the engine sleeps on then.
+        Equal requests get equal tokens before and after. Raises the errors of a start, and
+        ConfigError if free memory allows only a smaller context; the engine then stays asleep.
         """
         self._slot.wake_up()
 
     def update_weights(self, model: str | Path, drain_s: float = 0.0) -> None:
-        """Take the weights of a folder or file with the same model: architecture and shapes.
+        """Replace the weights by those of a folder or file with the same model.
 
-        What `check_weights` raises is raised before the weights in use are given back. Requests
-        that run may finish for `drain_s` seconds, and are stopped then; those that come meanwhile
-        get EngineAsleep. Nothing computed before is shared with later requests. Tokenizer, template
-        and default sampling stay. Where the new weights cannot be read after all, the ones before
-        are read again, and the error is raised. A sleeping engine reads them when it wakes up.
+        Raises as `check_weights`, before anything changes. Running requests get `drain_s` seconds
+        to finish, then they are stopped; new ones get EngineAsleep in the meantime. The prefix
+        cache is emptied; tokenizer, template and default sampling stay. If reading the new weights
+        fails, the previous ones are read again and the error is raised. A sleeping engine reads
+        the new weights when it wakes up.
         """
         self._slot.update(Path(model), drain_s)
 
     def check_weights(self, model: str | Path) -> None:
-        """Raise unless a folder or file holds the same model, by its configuration, and the names
-        and shapes of its tensors: CheckpointError names what differs. Nothing changes.
+        """Raise CheckpointError unless a folder or file holds the same model: equal configuration,
+        tensor names and shapes. The message names the first difference.
         """
         self._slot.check(Path(model))
 
@@ -222,24 +224,22 @@ class Engine(Frontend, Resource):
         return isinstance(self._core, Asleep)
 
     def profiler(self) -> Profiler:
-        """Return what measures the steps between its start and its stop; UnsupportedTask where the
-        backend has none.
-        """
+        """Return a profiler of steps. Raises UnsupportedTask if the backend has none."""
         return BACKENDS[self.resolved.backend].profiler()
 
     def release(self, handle: RequestHandle) -> None:
-        """Give up a request and what it has produced; stops it where it still runs.
+        """Discard a request and its outputs, stopping it if it is running; idempotent.
 
-        Idempotent. Not needed for a request whose queue was read to the end.
+        Not needed for a request whose queue was read to the end.
         """
         handle.queue.discard()
         if not handle.queue.is_finished:
             self.stop(handle)
 
     def sync(self, handle: RequestHandle | None = None, timeout: float | None = None) -> None:
-        """Wait until a request, or every request there is now, has finished.
+        """Wait until a request, or without a handle every current request, has finished.
 
-        `timeout` is in seconds; after it, TimeoutError is raised.
+        Raises TimeoutError after `timeout` seconds.
         """
         handles = [handle] if handle is not None else self._handles.all()
         until = None if timeout is None else monotonic() + timeout
@@ -267,12 +267,12 @@ class Engine(Frontend, Resource):
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         **fields: Any,
     ) -> Completion | list[Completion]:
-        """Answer one prompt, or a list of prompts; waits for the answers.
+        """Answer a prompt, or a list of prompts, and return when all answers are complete.
 
-        For a list, `sampling` is one for all or one for each. The result has all choices of the
-        first prompt, then of the second, and so on; those whose `max_tokens` is largest are begun
-        first, so that the last of them do not run alone. Raises the error of the first request
-        that failed.
+        For a list, `sampling` is one for all prompts or a list with one for each. The result has
+        all choices of the first prompt, then of the second, and so on. Prompts with the largest
+        `max_tokens` start first, so that the list finishes sooner. Raises the error of the first
+        request that failed, and those of `start_request`.
         """
         given = self.default_sampling if sampling is None else sampling
         if is_one(prompts):
@@ -305,11 +305,11 @@ class Engine(Frontend, Resource):
         variables: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Completion | list[Completion]:
-        """Answer a conversation, or a list of conversations; waits for the answers.
+        """Answer a conversation, or a list of conversations, and return when all are complete.
 
             engine.chat([{"role": "user", "content": "Hello!"}], max_tokens=40).text
 
-        `encode_chat` says what messages, tools and variables are and what it raises; all else is
+        Messages, tools, variables and their errors are those of `encode_chat`; everything else is
         as in `generate`.
         """
         given = self.default_sampling if sampling is None else sampling
@@ -338,14 +338,14 @@ class Engine(Frontend, Resource):
         prompt: str | None = None,
         prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vectors [N C] of N texts, each a text or token ids; of one alone, [1 C].
+        """Return the vectors [N C] of N texts, float32; a text is a string or token ids.
 
-        Texts share steps, the longest first. `normalize` to length 1, or not: None does what the
-        model's files say. `dimensions` keeps that many channels, before they are normalised.
-        `prompt` is put in front of texts, or the one of the model's files that `prompt_name` names;
-        None: their default one. Raises TextTooLong for a text with more than `context` tokens,
-        unless its end may be left out (`truncate`); InvalidPrompt, EngineClosed, NoMemory;
-        UnsupportedTask for a model that gives no vectors.
+        A single text gives [1 C]. `normalize` scales vectors to length 1; None follows the model's
+        files. `dimensions` keeps the first channels, before normalisation. `prompt` is prepended
+        to every text; `prompt_name` names one of the model's files; None uses their default.
+        Raises TextTooLong for a text with more than `context` tokens, unless `truncate` cuts its
+        end; InvalidPrompt, EngineClosed, EngineAsleep, NoMemory; UnsupportedTask for a model
+        without vectors.
         """
         front = self._for("embed")
         prefix = prompt if prompt_name is None else front.prompt_called(prompt_name)
@@ -359,9 +359,9 @@ class Engine(Frontend, Resource):
     def classify(
         self, texts: Prompt | Sequence[Prompt], *, truncate: bool = False
     ) -> NDArray[np.float32]:
-        """Return the probabilities [N L] of the labels of N texts; `labels` names them.
+        """Return the probabilities [N L] of L labels for N texts, float32; `labels` names them.
 
-        Raises as `embed` does; UnsupportedTask for a model that is no classifier.
+        Raises as `embed`; UnsupportedTask for a model that is not a classifier.
         """
         front = self._for("classify")
         given = [texts] if is_one(texts) else cast(Sequence[Prompt], texts)
@@ -373,17 +373,17 @@ class Engine(Frontend, Resource):
     def score(
         self, query: str | Sequence[str], documents: Sequence[str], *, truncate: bool = False
     ) -> NDArray[np.float32]:
-        """Return how well N documents fit a query, or each its own: [N], more is better.
+        """Return the relevance scores [N] of N documents, float32; higher is better.
 
-        A cross-encoder reads each pair, and its one label's probability is the score; of other
-        models it is the cosine of the vectors. Raises as `embed` does; InvalidPrompt where there
-        are as many queries neither as documents nor as one.
+        `query` is one for all documents or a list with one for each. A cross-encoder scores pairs
+        by the probability of its label; with other models the score is the cosine of the vectors.
+        Raises as `embed`; InvalidPrompt if the numbers of queries and documents differ.
         """
         queries = [query] * len(documents) if isinstance(query, str) else query
         if len(queries) != len(documents):
             raise InvalidPrompt(
-                f"{len(queries)} queries and {len(documents)} documents make no pairs; give one "
-                "query, or as many as documents"
+                f"{len(queries)} queries and {len(documents)} documents do not pair up; "
+                "give one query, or one per document"
             )
         asked = self.encode_pairs(queries, documents, truncate=truncate)
         return self.scores_of(self.rows_of(asked), len(documents))
@@ -391,7 +391,7 @@ class Engine(Frontend, Resource):
     # ---- texts whose steps somebody else forms (servers) -----------------------------------------
 
     def rows_of(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Return the rows [N C] of N texts: pooled hidden states, or logits of labels."""
+        """Return a row [N C] per text: pooled hidden states, or logits of labels (float32)."""
         core = self._core
         if isinstance(core, Embedder):
             return core.rows(texts)
@@ -400,31 +400,31 @@ class Engine(Frontend, Resource):
         raise self._generates()
 
     def stats(self) -> EngineStats:
-        """Return what the engine has done and is doing."""
+        """Return counters since the start, and the current state."""
         uptime_s = monotonic() - self._started_s
         return self._core.stats(model=self.resolved.name, uptime_s=uptime_s)
 
     def cache_map(self) -> CacheMap:
-        """Return what each span of the KV cache holds now, and for which sequence.
+        """Return the contents of every span of the KV cache, and the sequences that use it.
 
         Raises UnsupportedTask for a model that does not generate.
         """
         return self._decoding().cache_map()
 
     def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
-        """Refuse new requests, let those there are finish for so long, stop the rest, and
-        release everything; idempotent.
+        """Refuse new requests, give running ones `drain_s` seconds to finish, stop the rest, and
+        free all resources; idempotent.
 
-        Raises StepTimeout where a step hangs: nothing can be released then. `patience_s` is how
-        long one may still take behind the drain; None: as long as any step.
+        `patience_s` is how long the last step may take after that; None: as long as any step.
+        Raises StepTimeout if it hangs, when nothing can be freed.
         """
         self._intake.close()
         self._slot.close(drain_s, patience_s)
 
     def wait_over(self) -> None:
-        """Wait until the engine is closed or has failed; its requests have been answered then.
+        """Wait until the engine is closed or has failed and all of its requests are answered.
 
-        For servers, which end with it: a new process is what helps behind a step that failed.
+        For servers, which end with their engine: after a failed step only a new process helps.
         """
         self._slot.wait_over()
 

@@ -67,7 +67,7 @@ class Frontend:
 
     @property
     def default_sampling(self) -> SamplingParams:
-        """The sampling parameters of requests that bring none."""
+        """The sampling parameters of requests without any."""
         return self._front.sampling
 
     @property
@@ -90,15 +90,15 @@ class Frontend:
         variables: Mapping[str, Any] | None = None,
         tenant: str = "",
     ) -> Sequence[int]:
-        """Return the prompt that the model's chat template makes of a conversation.
+        """Return the token ids of a conversation, rendered by the model's chat template.
 
-        Parts of a message's content may be {"type": "image", "image": ...}, also of type video and
-        audio: a path, bytes, an array, or what spaninfer_multimodal decoded, with max_pixels and
-        the like beside it (docs/guides/vision.md). The prompt is a MediaPrompt then; `tenant` is
-        as in `prepare_media`.
+        The content of a message may have parts such as {"type": "image", "image": ...}, also of
+        type video and audio: a path, bytes, an array, or an object of spaninfer_multimodal, with
+        options such as max_pixels (docs/guides/vision.md). The result is then a MediaPrompt;
+        `tenant` is as in `prepare_media`. `variables` are further variables of the template.
 
-        Raises TemplateError where the template refuses it or there is none, InvalidMedia for a part
-        that cannot be used, InvalidPrompt where the model has no tokenizer.
+        Raises TemplateError if the template refuses the messages or the model has none,
+        InvalidMedia for an unusable part, InvalidPrompt if the model has no tokenizer.
         """
         prompt = self.render_chat(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
@@ -113,7 +113,7 @@ class Frontend:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """Return the text of that prompt, and what of it the template wrote; raises the same."""
+        """Return the text of that prompt, with its provenance; raises as `encode_chat`."""
         return self._conversations.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
         )
@@ -121,18 +121,17 @@ class Frontend:
     def prepare_media(
         self, messages: Sequence[Mapping[str, Any]], tenant: str = ""
     ) -> list[PreparedMedia]:
-        """Return the media of a conversation as the model's towers take them, in order.
+        """Return the media of a conversation as inputs of the model's towers, in order.
 
-        What was prepared before is taken as it is where the same tenant has sent it.
-        Raises InvalidMedia for a part that cannot be used, UnsupportedTask where the package that
-        prepares media is not installed.
+        Media that the same tenant has sent before are not prepared again. Raises InvalidMedia for
+        an unusable part, UnsupportedTask if spaninfer-multimodal is not installed.
         """
         return self._conversations.prepare(messages, tenant)
 
     def encode_rendered(
         self, prompt: RenderedPrompt, media: Sequence[PreparedMedia] = ()
     ) -> Sequence[int]:
-        """Return the token ids of a rendered conversation, which has these media."""
+        """Return the token ids of a rendered conversation with these media."""
         return self._conversations.encode(prompt, media)
 
     @property

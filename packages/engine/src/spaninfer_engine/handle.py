@@ -50,9 +50,9 @@ class ResultQueue:
         return self._num_open == 0
 
     def get(self, timeout: float | None = None) -> Output | None:
-        """Wait for news of any choice; None when everything has been read.
+        """Wait for the next output of any choice; None when everything has been read.
 
-        `timeout` is in seconds; after it, TimeoutError is raised.
+        Raises TimeoutError after `timeout` seconds; Unread if the reader was too slow.
         """
         with self._changed:
             if not self.has_news and not self._wait(lambda: self.has_news, timeout):
@@ -60,7 +60,10 @@ class ResultQueue:
             return self._take()
 
     def get_nowait(self) -> Output | None:
-        """Return what is there; None when everything has been read, TimeoutError if not yet."""
+        """Return the next output; None when everything has been read.
+
+        Raises TimeoutError if there is none yet.
+        """
         with self._changed:
             if not self.has_news:
                 raise TimeoutError("nothing new yet")

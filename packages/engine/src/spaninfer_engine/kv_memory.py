@@ -108,8 +108,8 @@ def fit(
     one = sum(count * size for count, size in zip(single, sizes, strict=True))
     if one > budget:
         raise ConfigError(
-            f"one request of {demand.max_len:,} token{'s'[: demand.max_len - 1]} needs {one:,} "
-            f"bytes of KV cache, and {budget:,} are to be had; raise memory"
+            f"one request of {demand.max_len:,} token{'s'[: demand.max_len - 1]} needs "
+            f"{one:,} bytes of KV cache, but only {budget:,} are available; raise memory"
             + (", or lower max_len" if demand.max_len > span_len else "")
         )
     requests = min(float(demand.max_running), budget / one)

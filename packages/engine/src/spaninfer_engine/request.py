@@ -81,39 +81,40 @@ class Grammar(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling and stopping parameters of a request. Values out of range are refused by name.
+    """Sampling and stopping parameters of a request.
 
     Logits pass through bias, masks, penalties, temperature, top-k, typical, top-p and min-p in
     that order (spaninfer_op_reference.sample says why). The random numbers depend only on the seed,
-    the position in the request and the token id, never on what else is in the batch.
+    the position in the request and the token id, never on what else is in the batch. Raises
+    InvalidSampling, which names the parameter, its value and what is allowed.
     """
 
-    max_tokens: int | None = None  # None: as many as the context holds
-    min_tokens: int = 0  # end ids and stop ids are masked before
-    temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: whole vocabulary
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0  # over prompt and output
-    presence_penalty: float = 0.0  # over the output
-    frequency_penalty: float = 0.0  # over the output
-    no_repeat_ngram: int = 0  # 0: off
-    logit_bias: Mapping[int, float] = field(default_factory=dict)  # copied
-    bad_words: Sequence[str] = ()  # a list becomes a tuple, one string a tuple of it
-    stop: Sequence[str] = ()  # likewise
-    stop_ids: Sequence[int] = ()
+    max_tokens: int | None = None  # 1 or more; None: as many as the context holds
+    min_tokens: int = 0  # until then, end ids and stop ids are masked
+    temperature: float = 1.0  # 0 (greedy) to 2
+    top_k: int = 0  # 0: the whole vocabulary
+    top_p: float = 1.0  # above 0, to 1
+    min_p: float = 0.0  # 0 to 1
+    typical_p: float = 1.0  # above 0, to 1
+    repetition_penalty: float = 1.0  # 0.01 to 10, over prompt and output
+    presence_penalty: float = 0.0  # -2 to 2, over the output
+    frequency_penalty: float = 0.0  # -2 to 2, over the output
+    no_repeat_ngram: int = 0  # length of n-grams; 0: off
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # -100 to 100 by id; copied
+    bad_words: Sequence[str] = ()  # up to MAX_BAD_WORDS; a string stands for a tuple of it
+    stop: Sequence[str] = ()  # up to MAX_STOP_STRINGS; likewise
+    stop_ids: Sequence[int] = ()  # up to MAX_STOP_IDS token ids
     include_stop: bool = False  # keep the stop string in the text
     ignore_eos: bool = False
-    seed: int | None = None  # None: sampled by the engine, reported in the output
-    n: int = 1
-    logprobs: int | None = None  # None: off; 0: of the chosen token; k: and of the k most likely
+    seed: int | None = None  # 64 bits; None: drawn by the engine and reported in the output
+    n: int = 1  # choices, up to MAX_CHOICES
+    logprobs: int | None = None  # None: off; 0 to 20: the sampled token's and the k most likely
     prompt_logprobs: int | None = None  # the same for every prompt token but the first
-    processed_logprobs: bool = False  # after penalties and temperature instead of the raw logits
+    processed_logprobs: bool = False  # after penalties and temperature, not of the raw logits
     skip_special: bool = True  # leave special tokens out of the text
-    keep_special: Sequence[int] = ()  # ids of those that stay in it even so
-    structured: StructuredOutput | None = None  # the form of the answer
-    mask: TokenMask | None = None  # which tokens may come next
+    keep_special: Sequence[int] = ()  # ids of special tokens that stay in the text
+    structured: StructuredOutput | None = None  # JSON schema, regex, choice, grammar, tags
+    mask: TokenMask | None = None  # the tokens allowed next
 
     def __post_init__(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
@@ -229,16 +230,16 @@ def _check_strings(name: str, values: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The place of a request among the others: priority, deadline, and who may share its prefix.
+    """The place of a request among others: priority, deadline, tenant and client.
 
-    Raises RequestError for what cannot be put in order with others.
+    Raises RequestError for values out of range.
     """
 
-    priority: int = 0  # smaller runs first; a level is worth so much waiting: policy.LEVEL_S
+    priority: int = 0  # -100 to 100, smaller first; a level is worth policy.LEVEL_S of waiting
     deadline_s: float | None = None  # seconds from arrival; then it finishes with DEADLINE
-    tenant: str = ""  # spans are shared only inside a tenant
-    client: str = ""  # whose turn it is: clients that wait have equal shares
-    adapter: str | None = None
+    tenant: str = ""  # prefixes are shared only within a tenant
+    client: str = ""  # waiting clients get equal shares of the engine
+    adapter: str | None = None  # a LoRA adapter; none can be loaded yet
 
     def __post_init__(self) -> None:
         due = 0.0 if self.deadline_s is None else self.deadline_s
@@ -296,11 +297,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The progress of one choice since the last Output; complete once it has a finish reason.
+    """The progress of one choice since its last Output; the last one has a finish reason.
 
     `token_ids`, `text` and `logprobs` hold what is new. Text may lag behind the tokens: incomplete
-    characters and possible stop strings are held back until they are decided. `texts` says what of
-    the text each token brought, where there are several tokens; `each_token` takes them apart.
+    characters and possible stop strings are held back until they are settled. `texts` splits the
+    text by token where there are several; `each_token` makes an Output of each.
     """
 
     index: int  # which of the n choices
@@ -318,7 +319,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Completion:
-    """Everything one choice of a finished request produced."""
+    """The whole result of one choice of a finished request; see Output for the fields."""
 
     index: int
     prompt_ids: tuple[int, ...]

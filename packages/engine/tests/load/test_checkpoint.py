@@ -78,14 +78,14 @@ def test_other_paths_are_refused_saying_what_was_found(tmp_path):
 
     with pytest.raises(ConfigError, match=r"no config\.json; it holds notes\.txt"):
         open_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=r"notes\.txt is no model.*\.gguf"):
+    with pytest.raises(ConfigError, match=r"notes\.txt is not a model.*\.gguf"):
         open_checkpoint(tmp_path / "notes.txt")
 
 
 def test_a_folder_of_pickles_that_are_no_archives_is_refused(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is no zip archive"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is not a zip archive"):
         open_checkpoint(folder)
 
 

@@ -147,7 +147,7 @@ def _opcodes(*lines: bytes) -> bytes:
         (_opcodes(b"X\x01\x00\x00\x00kQ"), "it refers to 'k'"),
         (_opcodes(b"ctorch._utils\n_rebuild_tensor_v2\n", b"}b"), "is damaged"),
         (_opcodes(b"K\x01"), "holds int, expected names and tensors"),
-        (_opcodes(b"}X\x01\x00\x00\x00aK\x01s"), "'a' is int, no tensor"),
+        (_opcodes(b"}X\x01\x00\x00\x00aK\x01s"), "'a' is int, not a tensor"),
         (_opcodes(b"}K\x01K\x01s"), "is damaged"),
         (_opcodes(b"h\x07"), "is damaged"),
         (_opcodes(b"t"), "is damaged"),
@@ -238,7 +238,7 @@ def test_archives_that_are_compressed_old_or_foreign_are_refused(tmp_path):
         (packed, "is compressed"),
         (big, "not little-endian"),
         (none, "holds 0 files data.pkl"),
-        (old, "no zip archive, as PyTorch writes since 1.6"),
+        (old, "not a zip archive, the format of PyTorch since 1.6"),
     ):
         with pytest.raises(CheckpointError, match=told):
             read_pytorch(path)

@@ -117,7 +117,7 @@ def test_a_config_alone_is_told_where_weights_come_from(folder: Path) -> None:
 
 
 def test_weights_alone_are_told_to_be_given_with_their_folder(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.safetensors holds weights alone; give its fold"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors holds weights only; give its fold"):
         open_checkpoint(folder / "model.safetensors")
 
 

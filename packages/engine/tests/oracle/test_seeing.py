@@ -239,7 +239,7 @@ def test_what_cannot_be_used_is_refused_with_its_place(running: Engine, tmp_path
         "a number": ({"type": "image", "image": 7}, "allowed is a path"),
         "no source": ({"type": "video"}, "has no video"),
         "another option": ({**image(28, 28), "fps": 2}, "max_pixels, min_pixels"),
-        "no size between": ({**image(28, 28), "min_pixels": 10**6}, "no size is between"),
+        "no size between": ({**image(28, 28), "min_pixels": 10**6}, "no size lies between"),
         "another kind": ({"type": "audio", "audio": b""}, "this model takes image, video"),
     }.values():
         with pytest.raises(InvalidMedia, match=reason) as refused:

@@ -69,7 +69,7 @@ def test_one_process_builds_its_runner_and_refuses_to_be_one_of_several(tmp_path
     asked = EngineConfig(model=tmp_path / "model", backend="reference")
 
     assert build(asked, rank=Rank(0, 1)).resolved == build(asked).resolved
-    with pytest.raises(ConfigError, match=r"rank 1 of 2 was requested.* leave rank out"):
+    with pytest.raises(ConfigError, match=r"rank 1 of 2 was requested.* omit rank"):
         build(asked, rank=Rank(1, 2))
 
 

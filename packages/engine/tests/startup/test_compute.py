@@ -104,7 +104,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (BARE, {"memory": 1.5}, "memory is 1.5; allowed is a whole number"),
         (BARE, {"device": "my gpu"}, "device is 'my gpu'; allowed are cpu, cuda"),
         (BARE, {"device": "gpu"}, "device cuda needs torch"),
-        (WITH_TORCH, {"device": "gpu"}, "device cuda was requested, and no CUDA device"),
+        (WITH_TORCH, {"device": "gpu"}, "device cuda was requested, but no CUDA device"),
         (BARE, {"max_len": 12.0}, "max_len is 12.0; allowed is a whole number"),
         (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
     ],
@@ -155,7 +155,7 @@ def test_programs_with_steps_that_mix_rows_are_refused_where_no_bit_may_change()
     refuse_varying(["project_rotate_append", "span_attention", "routed_experts", "linear"])
 
     with pytest.raises(
-        ConfigError, match="this model needs head_linear, plain_attention, whose kernels"
+        ConfigError, match="for this model: it needs head_linear, plain_attention, whose kernels"
     ):
         refuse_varying(["linear", "plain_attention", "head_linear"])
 

@@ -56,7 +56,7 @@ def test_spans_stay_without_limit_or_as_long_as_requested(tmp_path: Path) -> Non
         ({"kv_offload": "1GiB", "prefix_cache": False}, "the prefix cache is off"),
         ({"kv_disk": "spans", "prefix_cache": False}, "the prefix cache is off"),
         ({"kv_disk_size": "1GiB"}, "without a folder; give --kv-disk"),
-        ({"kv_offload": SPAN_BYTES}, "a span takes 768; two are the least"),
+        ({"kv_offload": SPAN_BYTES}, "a span takes 768, and at least two must fit"),
         ({"kv_offload": 1 << 60}, "lower it"),
         ({"kv_offload": "much"}, "'much' is not a size"),
         ({"kv_disk": "spans", "kv_disk_size": "much"}, "'much' is not a size"),

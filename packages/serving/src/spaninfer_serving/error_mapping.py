@@ -82,7 +82,7 @@ def asleep() -> Problem:
     """Return the refusal of a request to an engine that sleeps."""
     return Problem(
         503,
-        "the engine sleeps and takes no requests until an operator wakes it up",
+        "the engine is asleep and takes no requests until an operator wakes it up",
         type="server_error",
         code="asleep",
         headers={"Retry-After": str(RETRY_AFTER_S)},

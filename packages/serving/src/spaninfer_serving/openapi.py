@@ -54,21 +54,21 @@ PLACE = "#/components/schemas/{model}"
 
 # Statuses of a refusal, and when: those of every route, and those of routes that take a body.
 ANYWHERE = {
-    400: "The request is no HTTP, or a value, the prompt or the JSON is at fault",
+    400: "Malformed HTTP or JSON, or an invalid value or prompt",
     401: "No valid key",
-    403: "The key may not do this; or a server on loopback without a key was asked under a name "
-    "that is not its own",
+    403: "Not permitted with this key; or a server on loopback without a key was addressed by "
+    "another host's name",
     404: "No such model, or no such address",
-    405: "Not with this method",
+    405: "No such method at this address",
     413: "The body is larger than the server takes",
-    429: "Too many requests wait already; Retry-After says when to come back",
+    429: "Too many requests are waiting; Retry-After says when to try again",
     431: "The head of the request is too large",
     500: "The server failed; its log says why, under the id of the answer",
 }
 WITH_BODY = {
     408: "The body did not arrive in time",
     415: "The body is not JSON by its content type, or it is compressed",
-    503: "The server drains or stops, or its engine has failed",
+    503: "The server is draining or stopping, or its engine has failed",
 }
 
 ERROR = {

@@ -114,7 +114,7 @@ class Settings:
         if self.ssl_certfile is not None:
             tls_context(self.ssl_certfile, self.ssl_keyfile)  # before a model is loaded
         elif self.ssl_keyfile is not None:
-            raise ConfigError("--ssl-keyfile is the key of a certificate; add --ssl-certfile")
+            raise ConfigError("--ssl-keyfile needs --ssl-certfile; add it")
         if self.media_folder is not None and not self.media_folder.is_dir():
             raise ConfigError(f"--media-folder is {self.media_folder}, and there is no such folder")
         if self.profile_dir is not None and not self.profile_dir.is_dir():
@@ -124,13 +124,13 @@ class Settings:
                 f"--weights-folder is {self.weights_folder}, and there is no such folder"
             )
         if self.media_hosts and not self.media_fetch:
-            raise ConfigError("--media-host names whom media are fetched from; add --media-fetch")
+            raise ConfigError("--media-host has no effect without --media-fetch; add it")
         _check_keys("--api-key", self.api_keys)
         _check_keys("--priority-key", self.priority_keys)
         if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
             raise ConfigError(
-                f"{self.host} can be reached from outside and no key is set; "
-                "give --api-key SECRET, or --no-auth to let anyone use this server"
+                f"{self.host} is reachable from other machines and no key is set; add "
+                "--api-key SECRET, or --no-auth to let anyone use this server"
             )
 
     @property
@@ -214,8 +214,8 @@ def _check_keys(option: str, keys: tuple[str, ...]) -> None:
         raise ConfigError(f"an {option} is empty; give a secret, or --no-auth for none")
     if any(not SENDABLE.issuperset(key) for key in keys):
         raise ConfigError(
-            f"an {option} holds a space, or what is not ASCII: clients cannot send it in a "
-            "header; use letters, digits and punctuation"
+            f"an {option} has a space or a non-ASCII character, which clients cannot send "
+            "in a header; use letters, digits and punctuation"
         )
 
 

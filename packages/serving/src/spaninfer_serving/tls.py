@@ -29,6 +29,6 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 def _refuse_password() -> NoReturn:
     raise ConfigError(
-        "--ssl-keyfile is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN) and let only "
-        "the server's user read it"
+        "--ssl-keyfile is encrypted; decrypt it (openssl pkey -in KEY -out PLAIN) and "
+        "make it readable for the server's user only"
     )

@@ -49,11 +49,11 @@ def test_a_file_of_keys_opens_the_server_to_them_with_their_limits(written):
         ("[[key]", "is not TOML"),
         ("x = 1", r"should hold tables \[\[key\]\]"),
         (f'[[key]]\nsha256 = "{ONE}"', "needs a name"),
-        ('[[key]]\nname = "a"\nsha256 = "secret"', "not 64 hexadecimal digits"),
-        ('[[key]]\nname = "a"', "not 64 hexadecimal digits"),
+        ('[[key]]\nname = "a"\nsha256 = "secret"', "has 64 hexadecimal digits"),
+        ('[[key]]\nname = "a"', "has 64 hexadecimal digits"),
         (f'[[key]]\nname = "a"\nsha256 = "{ONE}"\nrate = 5', "has 'rate'; allowed are name"),
         (f'[[key]]\nname = "a"\nsha256 = "{ONE}"\ntokens_per_minute = 0', "a whole number from 1"),
-        (f'[[key]]\nname = "a"\nsha256 = "{ONE}"\n' * 2, "two keys of one name"),
+        (f'[[key]]\nname = "a"\nsha256 = "{ONE}"\n' * 2, "two keys with the same name"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_without_repeating_secrets(written, text, says):

@@ -133,7 +133,7 @@ def test_a_stream_has_the_ids_of_the_prompt_once_and_refuses_its_log_probabiliti
         len(events) - 1
     )
     assert error["param"] == "prompt_logprobs"
-    assert "not sent in streams" in error["message"]
+    assert "cannot be streamed" in error["message"]
 
 
 @pytest.mark.parametrize(

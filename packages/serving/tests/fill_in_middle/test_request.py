@@ -89,7 +89,7 @@ def test_the_marks_that_end_a_file_end_the_answer_and_are_no_text(web, filling, 
 @pytest.mark.parametrize(
     ("more", "param", "said"),
     [
-        ({"echo": True}, "echo", "two texts"),
+        ({"echo": True}, "echo", "cannot be combined with suffix"),
         ({"prompt": [1, 2]}, "prompt", "token ids"),
         ({"prompt": ["a", [1]]}, "prompt[1]", "string"),
         ({"suffix": 5}, "suffix", "string"),
@@ -111,7 +111,7 @@ def test_a_model_without_marks_refuses_and_names_them(client):
     error = client.post(TEXT, json=ASKED).json()["error"]
 
     assert (error["param"], error["code"]) == ("suffix", "unsupported_parameter")
-    assert "vocabulary has no marks" in error["message"]
+    assert "vocabulary has none" in error["message"]
     assert "<|fim_prefix|>" in error["message"]
     assert client.get("/v1/models").json()["data"][0]["supports_suffix"] is False
     chat = {"messages": [{"role": "user", "content": "x"}], "suffix": "y"}

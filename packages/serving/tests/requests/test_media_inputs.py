@@ -238,7 +238,7 @@ def test_media_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ({"media_folder": tmp_path / "none"}, "there is no such folder"),
         ({"media_workers": 0}, "--media-workers is 0"),
         ({"max_media": 0}, "--max-media is 0"),
-        ({"media_hosts": ("example.com",)}, "add --media-fetch"),
+        ({"media_hosts": ("example.com",)}, "without --media-fetch"),
     ):
         with pytest.raises(ConfigError, match=reason):
             Settings(**given)  # type: ignore[arg-type]

@@ -229,15 +229,15 @@ def test_what_will_not_do_leaves_the_weights_in_service(server, expected, steps)
     (steps / "circle").symlink_to("circle")
     cases = {
         "wrong": "mlp.gate_proj.weight is [32, 16], expected [48, 16]",
-        "step-3": "names nothing below",
-        ".": "names nothing below",
-        "..": "names nothing below",
-        "../outside": "names nothing below",
-        "link": "names nothing below",
-        "circle": "names nothing below",
-        str(steps.parent / "outside"): "names nothing below",
-        "x" * 4000: "names nothing below",
-        "a\0b": "names nothing below",
+        "step-3": "names nothing in",
+        ".": "names nothing in",
+        "..": "names nothing in",
+        "../outside": "names nothing in",
+        "link": "names nothing in",
+        "circle": "names nothing in",
+        str(steps.parent / "outside"): "names nothing in",
+        "x" * 4000: "names nothing in",
+        "a\0b": "names nothing in",
     }
     for path, named in cases.items():
         status, answer = ask(server, "/update_weights_from_disk", {"model_path": path})
@@ -270,7 +270,7 @@ def test_an_engine_whose_weights_are_gone_sleeps_on_and_says_why(server, steps, 
     (steps / "gone").rename(steps / "back")
     status, answer = ask(server, "/wake_up")
     assert (status, answer["error"]["code"]) == (503, "asleep")
-    assert "sleeps on" in answer["error"]["message"]
+    assert "still asleep" in answer["error"]["message"]
     assert ask(server, "/v1/completions", PROMPT, "user")[0] == 503
     (steps / "back").rename(steps / "gone")
     assert ask(server, "/wake_up")[0] == 200

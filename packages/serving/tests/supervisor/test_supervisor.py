@@ -166,7 +166,7 @@ def test_another_process_takes_over_the_address_and_says_so_in_a_line(supervised
     server.process.terminate()
     assert server.ended() == 0
     assert server.errors == (
-        "error: the engine's process was ended by SIGKILL; another one is started "
+        "error: the engine's process was ended by SIGKILL; starting another one "
         "(restart 1 of at most 3 within 300 s)\n"
     )
 

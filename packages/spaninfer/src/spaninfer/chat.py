@@ -49,7 +49,7 @@ class Chat:
     def run(self) -> None:
         """Talk until /bye or the end of the input."""
         show.note(f"{self._engine.resolved.name}, context {self._engine.context:,} tokens")
-        show.note("/help says what there is beside questions; /bye or Ctrl-D ends the chat")
+        show.note("/help lists the commands; /bye or Ctrl-D ends the chat")
         with Interrupts() as interrupts:
             while self._is_open:
                 self._turn(interrupts)
@@ -87,7 +87,7 @@ class Chat:
             show.failure(str(error))
             self._turns.pop()
             if isinstance(error, PromptTooLong) and self._turns:
-                show.note("/clear makes room: it forgets the conversation")
+                show.note("/clear makes room by starting a new conversation")
         else:
             self._turns.append(_message("assistant", answer))
 
@@ -123,11 +123,11 @@ class Chat:
         for message in self._system:
             show.note(f"system: {message['content']}")
         if not self._system:
-            show.note("nothing was said; /system TEXT says something")
+            show.note("no system prompt; set one with /system TEXT")
 
     def _clear(self, _: str) -> None:
         self._turns.clear()
-        show.note("the conversation is forgotten")
+        show.note("conversation cleared")
 
     def _leave(self, _: str) -> None:
         self._is_open = False

@@ -178,7 +178,7 @@ def _ended(engine: Engine) -> Iterator[Engine]:
             show.failure(str(hung))
             os._exit(1)  # an orderly exit would wait for the step that hangs
     if engine.stats().state is EngineState.FAILED:
-        show.failure("the engine had failed; what is printed above says how")
+        show.failure("the engine failed; see the output above")
         raise typer.Exit(1)
 
 
@@ -242,7 +242,7 @@ def info(
     model: options.Model = "demo",
     *,
     program: Annotated[
-        bool, typer.Option("--program", help="List the operations of a step, too.")
+        bool, typer.Option("--program", help="Also list the operations of a step.")
     ] = False,
     threads: options.Threads = None,
     compute: options.Compute,
@@ -268,7 +268,7 @@ def fit(
     *,
     on: PlannedFor,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="So many requests at once have to fit.")
+        int | None, typer.Option(min=1, help="Number of concurrent requests that must fit.")
     ] = None,
     max_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens of prompt and answer of each request.")
@@ -299,7 +299,7 @@ def convert(
     quantize: options.QuantizeOption = None,
     quantize_group: options.QuantizeGroupOption = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Print what quantising changed of every tensor.")
+        bool, typer.Option("--report", help="Print the quantisation error of every tensor.")
     ] = False,
     threads: options.Threads = None,
     spec: options.Spec = None,
@@ -383,7 +383,9 @@ def list_models() -> None:
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="As printed by 'list'; @REVISION removes only that.")],
+    name: Annotated[
+        str, typer.Argument(help="A name printed by 'list'; @REVISION removes that revision only.")
+    ],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

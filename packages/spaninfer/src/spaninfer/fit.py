@@ -34,17 +34,20 @@ class PlannedFor:
 
     gpu_memory: Annotated[
         str | None,
-        typer.Option(help="Plan for a GPU with so much memory, such as 24GiB, here or not."),
+        typer.Option(
+            help="Plan for a GPU with this much memory, such as 24GiB; it need not be in this "
+            "machine."
+        ),
     ] = None
     host_memory: Annotated[
-        str | None, typer.Option(help="Plan for a CPU with so much memory free.")
+        str | None, typer.Option(help="Plan for a CPU with this much free memory.")
     ] = None
 
     def place(self, asked: EngineConfig) -> Place:
         """Return the place; ConfigError where two are named."""
         if self.gpu_memory is not None and self.host_memory is not None:
             raise ConfigError(
-                "--gpu-memory and --host-memory are two machines; ask for one after the other"
+                "--gpu-memory and --host-memory cannot be combined; run the command once for each"
             )
         if self.gpu_memory is not None:
             return Place(ANY_GPU, parse_bytes(self.gpu_memory))

@@ -41,7 +41,7 @@ ServedNames = Annotated[
     list[str] | None,
     typer.Option(
         "--served-model-name",
-        help="The name clients use; may be repeated, then all of them work; default: the folder's.",
+        help="A name of the model for clients; may be repeated; default: the folder's name.",
     ),
 ]
 
@@ -64,15 +64,15 @@ KeepHead = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1, help="CPUs to keep to; default: all usable ones.", rich_help_panel="Engine"
+        min=1, help="Number of CPUs to use; default: all usable ones.", rich_help_panel="Engine"
     ),
 ]
 ApiServerCount = Annotated[
     int | None,
     typer.Option(
-        help="Processes that answer requests beside the engine's. 0: the engine's own does. "
-        "Default: 1 where the server has two CPUs or more. For many clients of a fast model: "
-        "docs/guides/serve.md."
+        help="Processes that answer HTTP requests in front of the engine's process; 0: the "
+        "engine's process does. Default: 1 with two CPUs or more, else 0. When more pay "
+        "off: docs/guides/serve.md."
     ),
 ]
 DTypeOption = Annotated[
@@ -207,7 +207,9 @@ GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
 
 WhichWeights = Annotated[
     Weights,
-    typer.Option(help="dummy: random ones, for measurements; the folder needs config.json alone."),
+    typer.Option(
+        help="dummy: random weights, for measurements; the folder needs config.json only."
+    ),
 ]
 
 
@@ -291,8 +293,8 @@ class Draws:
         """
         if max_tokens is not None and max_tokens > engine.context:
             show.warning(
-                f"--max-tokens is {max_tokens}, and the context has {engine.context} tokens for "
-                "prompt and answer together: longer answers are cut there"
+                f"--max-tokens is {max_tokens}, but the context has {engine.context} "
+                "tokens for prompt and answer together: longer answers are cut there"
             )
         given = asdict(self) | {"max_tokens": max_tokens, "structured": form}
         return replace(

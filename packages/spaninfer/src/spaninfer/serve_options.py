@@ -54,13 +54,11 @@ class Access:
     ] = None
     key_file: Annotated[
         Path | None,
-        typer.Option(
-            help="A TOML file of hashed keys and what each may use: docs/guides/serve.md."
-        ),
+        typer.Option(help="A TOML file of hashed keys and their limits: docs/guides/operate.md."),
     ] = None
     admin_key_file: Annotated[
         Path | None,
-        typer.Option(help="A file of hashed keys that may operate the server, one in a line."),
+        typer.Option(help="A file of hashed admin keys, one per line: docs/guides/operate.md."),
     ] = None
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Listen on an open address without a key.")
@@ -75,8 +73,8 @@ class Access:
     weights_folder: Annotated[
         Path | None,
         typer.Option(
-            help="Operators may exchange the weights for others below this folder "
-            "(POST /update_weights_from_disk)."
+            help="Let operators load other weights from this folder (POST "
+            "/update_weights_from_disk)."
         ),
     ] = None
 
@@ -108,7 +106,7 @@ class Answering:
         ),
     ] = None
     drain: Annotated[
-        float, typer.Option(help="Seconds that running requests may take after SIGTERM.")
+        float, typer.Option(help="Seconds that running requests get to finish after SIGTERM.")
     ] = 30.0
     allow_origin: Annotated[
         list[str] | None,
@@ -117,8 +115,8 @@ class Answering:
     tool_parser: Annotated[
         str | None,
         typer.Option(
-            help="How the model writes tool calls: a name of docs/guides/tools.md; "
-            "default: found from the chat template."
+            help="The dialect of the model's tool calls, from docs/guides/tools.md; default: "
+            "detected from the chat template."
         ),
     ] = None
 
@@ -144,18 +142,19 @@ class MediaSources:
     media_fetch: Annotated[
         bool,
         typer.Option(
-            "--media-fetch", help="Fetch https: URLs of images, video and audio, if public."
+            "--media-fetch",
+            help="Fetch https: URLs of images, video and audio from public addresses.",
         ),
     ] = False
     media_host: Annotated[
         list[str] | None,
-        typer.Option(help="Fetch from this host alone; may be repeated."),
+        typer.Option(help="Fetch from this host only; may be repeated."),
     ] = None
     media_workers: Annotated[
         int, typer.Option(help="Processes that decode images, video and audio.")
     ] = 2
     max_media: Annotated[
-        int, typer.Option(help="Images, videos and clips that one request may have.")
+        int, typer.Option(help="Most images, videos and clips in one request.")
     ] = 64
 
     @property
@@ -175,29 +174,28 @@ class Telemetry:
     """What the server says of its requests, and keeps of them."""
 
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="json: every line of the log is an object.")
+        Literal["text", "json"], typer.Option(help="json: a JSON object per line.")
     ] = "text"
     metrics_names: Annotated[
         Literal["spaninfer", "both"],
-        typer.Option(
-            help="both: /metrics has vLLM's names as well, for dashboards that read them."
-        ),
+        typer.Option(help="both: /metrics also has vLLM's names, for existing dashboards."),
     ] = "spaninfer"
     traces: Annotated[
         bool,
         typer.Option(
-            "--traces", help="Send OpenTelemetry traces to where OTEL_* says; needs the extra otel."
+            "--traces",
+            help="Send OpenTelemetry traces as the OTEL_* variables say; needs the extra otel.",
         ),
     ] = False
     max_stored_responses: Annotated[
-        int, typer.Option(help="Responses of /v1/responses that are kept in memory; 0: none.")
+        int, typer.Option(help="Most responses of /v1/responses kept in memory; 0: none.")
     ] = 1024
     profile_dir: Annotated[
         Path | None,
-        typer.Option(help="A folder for profiles, which operators start with POST /start_profile."),
+        typer.Option(help="The folder for profiles that operators start with POST /start_profile."),
     ] = None
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Leave out the access log, a line per request.")
+        bool, typer.Option("--quiet", help="Do not write the access log, a line per request.")
     ] = False
 
     @property

@@ -239,7 +239,7 @@ def fit(found: Capacity, wanted: Wanted) -> bool:
     _out.print(table)
     fitting = [room for room in found.rooms if wanted.fits(room)]
     if not fitting:
-        failure(f"no room for {wanted}; give it more memory, or ask for fewer or shorter ones")
+        failure(f"no room for {wanted}; add memory, or plan for fewer or shorter ones")
         return False
     ways = ", ".join(f"--quantize {each.quantize}" for each in fitting if each.quantize)
     as_they_are = any(each.quantize is None for each in fitting)
@@ -307,7 +307,7 @@ def tuning(timed: Tuning) -> None:
         each = ", ".join(f"{seconds[count] * 1e3:.3f} ms" for count in sorted(seconds))
         _out.print(f"{threads} threads: {each}", highlight=False)
     if len(timed.threads) > 1:
-        note("fewer threads are faster? then start with --threads")
+        note("if fewer threads are faster, start with --threads")
 
 
 def _uses(row: TuningRow) -> Iterator[tuple[str, bool]]:

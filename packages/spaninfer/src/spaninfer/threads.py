@@ -18,7 +18,7 @@ def keep_to(threads: int) -> None:
     if not hasattr(os, "sched_setaffinity"):
         if threads == usable_cpus():
             return
-        raise ConfigError("this system keeps no process to a few CPUs; leave --threads out")
+        raise ConfigError("this system cannot confine a process to CPUs; omit --threads")
     cpus = sorted(os.sched_getaffinity(0))
     if threads > len(cpus):
         raise ConfigError(f"--threads is {threads}, but this process may use {len(cpus)} CPUs")

@@ -47,7 +47,7 @@ def test_a_workload_is_timed_run_by_run_and_others_are_not(call, folder):
     assert {record["model"] for record in records} == {"small"}
     assert {record["weights"] for record in records} == {"dummy"}
     assert all(record["least"] <= record["median"] <= record["most"] for record in records)
-    assert "ttft_4000: left out, 4001 tokens do not fit 700" in result.stderr
+    assert "ttft_4000: skipped, 4001 tokens exceed the context of 700" in result.stderr
 
 
 @pytest.mark.slow

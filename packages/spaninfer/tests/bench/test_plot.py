@@ -37,5 +37,5 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     place = tmp_path / "taken"
     place.touch()
 
-    with pytest.raises(ConfigError, match="taken cannot be made a folder"):
+    with pytest.raises(ConfigError, match="taken cannot be created"):
         list(draw(RECORDS, [], place))

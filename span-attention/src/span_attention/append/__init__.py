@@ -204,7 +204,7 @@ def append(
 
     `value` is None where values lie in the keys. Without `out`, the result is a new array. That
     slots lie inside the cache is not checked, since reading them would wait for the GPU; the caller
-    must ensure it.
+    must ensure it. Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
     at, specs = inspect_arrays(

@@ -142,7 +142,9 @@ def merge(
 ) -> tuple[object, object]:
     """Return out[T H E] and total[T H] of outputs[P T H E] and lse[P T H].
 
-    Without `out`, the results are new arrays.
+    P parts of the keys were attended to apart; lse are their log-sum-exps, float32. Without `out`,
+    the results are new arrays. Raises ShapeError, DTypeError or DeviceError for arguments that do
+    not fit.
     """
     at, specs = inspect_arrays(outputs, lse, *(out or (None, None)))
     outputs_at, lse_at, merged_at, total_at = at

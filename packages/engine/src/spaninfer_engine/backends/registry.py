@@ -33,8 +33,8 @@ def device_named(device: str | None) -> str | None:
     found = re.fullmatch(r"([a-z]+)(:[0-9]+)?", device.lower())
     if found is None:
         raise ConfigError(
-            f"device is {device!r}; allowed are cpu, cuda (or gpu), cuda:1 for the second GPU, and "
-            "what torch calls others"
+            f"device is {device!r}; allowed are cpu, cuda (or gpu), cuda:1 for the second "
+            "GPU, and torch's names of other devices"
         )
     kind, number = found.groups(default="")
     return {"gpu": "cuda"}.get(kind, kind) + number
@@ -74,7 +74,7 @@ def choose_backend(
         why_not = CUDA.why_not(asked, asked.dtype or stored_as, machine)
         if why_not is not None:
             return TORCH, why_not
-        return CUDA, "a CUDA device is there, and kernels for it"
+        return CUDA, "a CUDA device is available, with kernels for it"
     if asked.dtype == "float16":
         if not machine.has_torch:
             raise ConfigError(f"dtype {asked.dtype} needs torch: pip install torch, or use float32")
@@ -85,17 +85,21 @@ def choose_backend(
 def choose_device(asked: EngineConfig, backend: Backend, machine: Machine) -> tuple[str, str]:
     """Return the device to compute on, and why; ConfigError where there is none."""
     if asked.device == "cpu" and not backend.on_cpu:
-        raise ConfigError(f"backend {backend.name} computes on a GPU, and device cpu was requested")
+        raise ConfigError(
+            f"backend {backend.name} computes on a GPU, but device is cpu; choose --backend "
+            "cpu, or omit --device"
+        )
     if not machine.has_cuda:
         needs_gpu = not backend.on_cpu
         if needs_gpu or (asked.device or "").startswith("cuda"):
             wanted = f"backend {backend.name}" if needs_gpu else f"device {asked.device}"
             raise ConfigError(
-                f"{wanted} was requested, and no CUDA device can be used: "
-                "there is no NVIDIA driver, or this torch was built without CUDA"
+                f"{wanted} was requested, but no CUDA device can be used: there is no "
+                "NVIDIA driver, or this torch was built without CUDA; omit the option, "
+                "or install both"
             )
     if asked.device is not None:
         return asked.device, "requested"
     if backend.on_gpu and machine.has_cuda:
-        return "cuda", "a CUDA device is there"
+        return "cuda", "a CUDA device is available"
     return "cpu", "no CUDA device" if backend.on_gpu else "the backend's only one"

@@ -94,9 +94,9 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
             return _from_llama2c(path)
         case ".safetensors":
             raise ConfigError(
-                f"{path} holds weights alone; give its folder, which needs config.json beside it"
+                f"{path} holds weights only; give its folder, which also needs config.json"
             )
-    raise ConfigError(f"{path} is no model that can be read; a model is {ALLOWED}")
+    raise ConfigError(f"{path} is not a model; a model is {ALLOWED}")
 
 
 def _from_folder(path: Path, with_weights: bool) -> Checkpoint:

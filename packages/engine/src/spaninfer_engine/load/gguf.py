@@ -184,7 +184,7 @@ def _entry(path: Path, tensor: ReaderTensor, shape: tuple[int, ...], data: np.nd
         return _quantized_entry(BLOCK_TYPES[kind.name], shape, data)
     known = ", ".join([*(each.name for each in STORED), *BLOCK_TYPES])
     raise CheckpointError(
-        f"{path}: tensor {tensor.name!r} is {kind.name}; read are {known}; use a file in these"
+        f"{path}: tensor {tensor.name!r} is {kind.name}; supported are {known}; use a file in these"
     )
 
 
@@ -202,7 +202,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     kinds = {"llama": VocabularyKind.SENTENCEPIECE_BPE, "gpt2": VocabularyKind.BYTE_BPE}
     if model is None or model not in kinds:
         raise ConfigError(
-            f"{metadata.source}: its tokenizer is {model!r}; read are {', '.join(kinds)}"
+            f"{metadata.source}: its tokenizer is {model!r}; supported are {', '.join(kinds)}"
         )
     pieces = metadata.listed("tokenizer.ggml.tokens", str)
     normal = [int(PieceType.NORMAL)] * len(pieces)

@@ -146,8 +146,9 @@ class Family:
         values = metadata.count("attention.value_length", head_dim)
         if values != head_dim:
             raise ConfigError(
-                f"{metadata.source}: attention.value_length is {values}, and heads have {head_dim} "
-                "channels; heads whose values have another size are not read from GGUF"
+                f"{metadata.source}: attention.value_length is {values}, and heads have "
+                f"{head_dim} channels; heads whose values have another size are not "
+                "supported in GGUF files"
             )
         if rotated == head_dim or (self.rotates_part and rotated < head_dim):
             return
@@ -312,7 +313,8 @@ def find_family(metadata: Metadata) -> Family:
     """The family of a file; ConfigError for one that is not known."""
     if metadata.architecture not in FAMILIES:
         raise ConfigError(
-            f"{metadata.source} is a {metadata.architecture!r} model; from GGUF are read "
-            f"{', '.join(FAMILIES)}; other architectures can be read from Hugging Face folders"
+            f"{metadata.source} is a {metadata.architecture!r} model; supported in GGUF "
+            f"files are {', '.join(FAMILIES)}; other architectures can be read from "
+            "Hugging Face folders"
         )
     return FAMILIES[metadata.architecture]

@@ -68,7 +68,7 @@ def _in_order(metadata: Metadata, what: str, found: Mapping[int, Entry]) -> list
     experts, _ = counts(metadata)
     if sorted(found) != list(range(experts)):
         raise CheckpointError(
-            f"{metadata.source}: {what} is there of {len(found)} experts, expected are {experts}"
+            f"{metadata.source}: {what} exists for {len(found)} experts; expected are {experts}"
         )
     return [found[expert] for expert in range(experts)]
 

@@ -42,13 +42,13 @@ def deepseek2(metadata: Metadata, _: Mapping[str, Entry]) -> dict[str, Any]:
     gating = metadata.optional("expert_gating_func") or _SOFTMAX
     if gating not in (_SOFTMAX, _SIGMOID):
         raise ConfigError(
-            f"{metadata.source}: expert_gating_func is {gating}; read are {_SOFTMAX} (softmax) and "
-            f"{_SIGMOID} (sigmoid)"
+            f"{metadata.source}: expert_gating_func is {gating}; supported are {_SOFTMAX} "
+            f"(softmax) and {_SIGMOID} (sigmoid)"
         )
     if metadata.optional("attention.temperature_scale"):
         raise ConfigError(
-            f"{metadata.source}: attention.temperature_scale says that it is no DeepSeek or Kimi "
-            "model; use the Hugging Face folder"
+            f"{metadata.source}: attention.temperature_scale says that it is not a "
+            "DeepSeek or Kimi model; use the Hugging Face folder"
         )
     config = _sizes(metadata) | _experts(metadata) | _rope(metadata)
     if gating == _SIGMOID:

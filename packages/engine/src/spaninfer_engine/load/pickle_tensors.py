@@ -104,7 +104,7 @@ def _named(source: str, described: Any) -> dict[str, PickledTensor]:
         )
     for name, tensor in described.items():
         if not isinstance(tensor, PickledTensor):
-            raise CheckpointError(f"{source}: {name!r} is {type(tensor).__name__}, no tensor")
+            raise CheckpointError(f"{source}: {name!r} is {type(tensor).__name__}, not a tensor")
     return described
 
 

@@ -66,8 +66,8 @@ def _members(path: Path) -> Mapping[str, zipfile.ZipInfo]:
             return {member.filename: member for member in archive.infolist()}
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as broken:
         raise CheckpointError(
-            f"{path} is no zip archive, as PyTorch writes since 1.6, or it is truncated: {broken}; "
-            f"{_AGAIN}"
+            f"{path} is not a zip archive, the format of PyTorch since 1.6, or it is "
+            f"truncated: {broken}; {_AGAIN}"
         ) from broken
 
 

@@ -161,7 +161,7 @@ class MediaProcessor:
                 return whisper.audio(audio)
         raise InvalidMedia(
             part.place,
-            f"is of kind {part.kind}; the model's folder says of no processor how to prepare it",
+            f"is of kind {part.kind}; the model's folder has no processor for it",
         )
 
 
@@ -171,7 +171,7 @@ def _refuse_sizes(part: MediaPart) -> None:
     if given:
         raise InvalidMedia(
             part.place,
-            f"has {', '.join(given)}; this model's pictures have one size: leave it out",
+            f"has {', '.join(given)}; this model scales every image to one size: omit it",
         )
 
 
@@ -187,7 +187,7 @@ def _with_budget(settings: PatchSettings, part: MediaPart) -> PatchSettings:
     if made.min_pixels > made.max_pixels:
         raise InvalidMedia(
             part.place,
-            f"has pixels from {made.min_pixels} to {made.max_pixels}: no size is between them; "
-            "give min_pixels and max_pixels together",
+            f"has pixels from {made.min_pixels} to {made.max_pixels}: no size lies "
+            "between them; give both min_pixels and max_pixels",
         )
     return made

@@ -88,8 +88,8 @@ def build(asked: EngineConfig, progress: Progress = silent, rank: Rank = ALONE) 
     """
     if rank.count > 1:
         raise ConfigError(
-            f"rank {rank.index} of {rank.count} was requested, and models are computed by one "
-            "process; leave rank out"
+            f"rank {rank.index} of {rank.count} was requested, but a model runs in one "
+            "process; omit rank"
         )
     path, name = locate(asked.model)
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:

@@ -102,8 +102,8 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
     if asked.kv_dtype is not None and asked.kv_dtype not in backend.kv_dtypes:
         raise ConfigError(
             f"backend {backend.name} does not store its KV cache in {asked.kv_dtype}, but "
-            f"{', '.join(('as they are computed', *backend.kv_dtypes))}; leave kv_dtype out, or "
-            "choose one"
+            f"{', '.join(('as they are computed', *backend.kv_dtypes))}; omit kv_dtype, "
+            "or choose one"
         )
     if asked.batch_invariant and not backend.is_invariant:
         raise ConfigError(

@@ -62,7 +62,8 @@ def decide_kv_offload(
     states = sum(span_bytes(group, span_len, stored) for group in groups if group.state is not None)
     if budget < 2 * (one := keys + states):
         raise ConfigError(
-            f"--kv-offload is {budget:,} bytes, and a span takes {one:,}; two are the least"
+            f"--kv-offload is {budget:,} bytes; a span takes {one:,}, and at least two "
+            "must fit; raise it"
         )
     share = budget // 2 if keys and states else budget  # states are as large as many spans
     return KVOffload(

@@ -371,8 +371,8 @@ def _max_len(
     if asked.max_len is not None:
         if asked.max_len > most:
             raise ConfigError(
-                f"max_len is {asked.max_len:,}; {asked.max_running} requests of at most {most:,} "
-                "tokens are kept account of; lower max_len, or max_running"
+                f"max_len is {asked.max_len:,}; {asked.max_running} requests of at most "
+                f"{most:,} tokens are supported; lower max_len or max_running"
             )
         if asked.max_len > decoder.max_len:
             raise ConfigError(

@@ -34,15 +34,15 @@ def _refuse_other(path: Path, found: Model, running: Model) -> None:
     for name in [*ours, *theirs]:
         if theirs.get(name) != ours.get(name):
             raise CheckpointError(
-                f"{path}: {name} {_shown(theirs.get(name))}, and in the model that runs it "
-                f"{_shown(ours.get(name))}; weights can be exchanged for those of the same model "
-                "alone"
+                f"{path}: {name} {_shown(theirs.get(name))}, and in the model that runs "
+                f"it {_shown(ours.get(name))}; weights can be replaced only by those of "
+                "the same model"
             )
     other = _difference(found, running, "")
     if other is not None:
         raise CheckpointError(
-            f"{path}: {other} in the model that runs; weights can be exchanged for those of the "
-            "same model alone"
+            f"{path}: {other} in the model that runs; weights can be replaced only by "
+            "those of the same model"
         )
 
 

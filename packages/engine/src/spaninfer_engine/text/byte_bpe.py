@@ -65,8 +65,8 @@ def find_rule(rules: Mapping[str, WordRule], name: str, source: str) -> WordRule
     """The rule of this name; ConfigError that names the known ones."""
     if name not in rules:
         raise ConfigError(
-            f"{source}: how {name!r} cuts words is not known here; known are {', '.join(rules)}; "
-            "a tokenizer.json in the model's folder says it exactly"
+            f"{source}: pre-tokenizer {name!r} is unknown; known are {', '.join(rules)}; "
+            "add a tokenizer.json to the model's folder"
         )
     return rules[name]
 

@@ -61,7 +61,7 @@ def _from_file(
         library = read_by_transformers(source, "it has no tokenizer file that is read here")
     else:
         raise ConfigError(
-            f"{source} is no tokenizer; read are tokenizer.json, tokenizer.model, "
+            f"{source} has no tokenizer; supported are tokenizer.json, tokenizer.model, "
             "vocab.json with merges.txt, and *.tiktoken"
         )
     return _from_library(library, settings, end_ids, end_texts)

@@ -59,7 +59,7 @@ def read_key_file(path: Path) -> tuple[UserKey, ...]:
         raise ConfigError(f"{path} should hold tables [[key]], and nothing else")
     keys = tuple(_user_key(table, path) for table in listed)
     if len({key.name for key in keys}) < len(keys):
-        raise ConfigError(f"{path} has two keys of one name; give each a name of its own")
+        raise ConfigError(f"{path} has two keys with the same name; give each its own")
     return keys
 
 
@@ -95,7 +95,7 @@ def _hash(text: object, path: Path) -> bytes:
     found = _HASH.fullmatch(text) if isinstance(text, str) else None
     if found is None:  # not repeated: somebody may have written the key itself
         raise ConfigError(
-            f"{path}: what should be the SHA-256 of a key is not 64 hexadecimal digits; "
-            "'spaninfer hash-key' prints them"
+            f"{path}: the SHA-256 of a key has 64 hexadecimal digits, and one here does "
+            "not; 'spaninfer hash-key' prints them"
         )
     return bytes.fromhex(found[1])

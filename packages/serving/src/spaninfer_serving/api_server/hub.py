@@ -58,7 +58,10 @@ class ApiServers:
         """
         config = engine.config
         if config is None:
-            raise ConfigError("--api-server-count needs a model of a folder")
+            raise ConfigError(
+                "--api-server-count needs an engine that was loaded from a folder; got one "
+                "built from components"
+            )
         self._config: EngineConfig = config
         self._engine, self._settings, self._listener = engine, settings, listener
         self._control = EngineControl.new(engine, settings)
@@ -144,9 +147,7 @@ class ApiServers:
                 self._has_started = True
                 return
             if self._has_lost_one:
-                raise ConfigError(
-                    "an API server process ended while it started; what it printed says why"
-                )
+                raise ConfigError("an API server process exited during start; see its output")
             self._changed.clear()
             await self._changed.wait()
 
@@ -165,8 +166,7 @@ class ApiServers:
             lived_s = monotonic() - begun_s
             wait_s = 0.0 if lived_s > YOUNG_S else min(2 * wait_s + 0.1, MAX_WAIT_S)
             log.error(
-                "API server %d ended after %.1f s, and its requests with it; "
-                "another one is started",
+                "API server %d exited after %.1f s and its requests failed; starting another one",
                 row,
                 lived_s,
             )

@@ -27,7 +27,10 @@ def forced(
     if form is None or not insists(body):
         return sampling
     if sampling.structured is not None:
-        raise _refused("tool_choice asks for a call, and another parameter for a form; send one")
+        raise _refused(
+            "tool_choice requires a call, and another parameter requires a form of the "
+            "answer; send one of them"
+        )
     grammar = required_grammar(body, traits, form)
     return replace(sampling, structured=StructuredOutput(grammar=grammar))
 
@@ -40,8 +43,8 @@ def required_grammar(body: ChatRequest, traits: ChatTraits, form: AnswerFormat) 
     writing = WRITINGS.get(traits.dialect_name or "")
     if writing is None:
         raise _refused(
-            f"tool_choice asks for a call, and calls of {traits.dialect_name} cannot be forced; "
-            "use 'auto' or 'none'"
+            f"tool_choice requires a call, but calls of {traits.dialect_name} cannot be "
+            "forced; use 'auto' or 'none'"
         )
     tools, is_single = form.tools, form.is_single
     if isinstance(body.tool_choice, NamedTool):

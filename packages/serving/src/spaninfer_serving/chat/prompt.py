@@ -74,15 +74,15 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
             raise _refused("tool_choice is required, and there are no tools", "tool_choice")
     if names and not traits.takes_tools:
         raise _refused(
-            "this model's chat template has no place for tools; leave tools out, or give the "
-            "server one that has, with --chat-template FILE",
+            "this model's chat template does not support tools; omit tools, or start the "
+            "server with a template that does (--chat-template FILE)",
             "tools",
             "unsupported_parameter",
         )
     if names and traits.dialect is None:
         raise _refused(
-            "how this model writes tool calls is not known; leave tools out, or name the dialect "
-            "with --tool-parser NAME",
+            "the format of this model's tool calls is unknown; omit tools, or start the "
+            "server with --tool-parser NAME",
             "tools",
             "unsupported_parameter",
         )
@@ -98,8 +98,8 @@ def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:
         switched[EFFORT] = effort
     if not switched and (effort != "none" or traits.thinking is not None):
         raise _refused(
-            f"reasoning_effort is {effort!r}, and this model's chat template has no variable "
-            f"{EFFORT}, enable_thinking or thinking; leave it out",
+            f"reasoning_effort is {effort!r}, but this model's chat template has no "
+            f"variable {EFFORT}, enable_thinking or thinking; omit it",
             EFFORT,
             "unsupported_parameter",
         )

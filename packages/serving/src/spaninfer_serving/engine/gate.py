@@ -88,7 +88,7 @@ class Gate:
         if self.state.is_closed:
             raise Problem(
                 503,
-                "the server drains and takes no more requests",
+                "the server is draining and takes no more requests",
                 type="server_error",
                 code="draining",
                 headers={"Retry-After": str(RETRY_AFTER_S)},

@@ -84,7 +84,7 @@ def _allowance(per_minute: int | None, now_s: float) -> Allowance | None:
 def _limited(limit: str, wait_s: float) -> Problem:
     return Problem(
         429,
-        f"this key may use {limit}; try again later",
+        f"this key is limited to {limit}; try again later",
         type="rate_limit_error",
         code="rate_limit_exceeded",
         headers={"Retry-After": str(max(1, math.ceil(wait_s)))},

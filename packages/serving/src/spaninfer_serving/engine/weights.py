@@ -94,7 +94,7 @@ class WeightsControl:
             await asyncio.to_thread(self._engine.wake_up)
         except (ConfigError, CheckpointError) as error:
             raise Problem(
-                503, f"the engine sleeps on: {error}", type="server_error", code="asleep"
+                503, f"the engine is still asleep: {error}", type="server_error", code="asleep"
             ) from error
         finally:
             self._note()
@@ -129,8 +129,8 @@ class WeightsControl:
         if self._gate.state.is_frozen and self._is_busy and not abort:
             raise Problem(
                 409,
-                "requests are kept by a pause, and what is computed of them would be lost; "
-                "continue them, or let them be aborted",
+                "requests are kept by a pause, and their progress would be lost; resume "
+                "or abort them first",
                 code="busy",
             )
 
@@ -148,7 +148,8 @@ class WeightsControl:
         if self._folder is None:
             raise Problem(
                 501,
-                "weights are read below a folder alone; start the server with --weights-folder",
+                "weights are only read from a folder that the server was started with; "
+                "start it with --weights-folder",
                 type="not_supported_error",
                 code="not_supported",
             )
@@ -159,8 +160,8 @@ class WeightsControl:
                 return path
         raise Problem(
             400,
-            "model_path names nothing below the folder of --weights-folder; give a path relative "
-            "to it",
+            "model_path names nothing in the folder of --weights-folder; give a path "
+            "relative to it",
             param="model_path",
             code="weights_refused",
         )

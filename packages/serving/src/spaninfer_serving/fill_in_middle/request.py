@@ -20,14 +20,14 @@ def filling(
     """
     if fim is None:
         raise _refused(
-            "suffix asks for text between two others, and this model's vocabulary has no marks for "
-            f"that, such as {', '.join(FIM_MARKS)}; leave it out",
+            f"suffix needs fill-in-the-middle tokens such as {', '.join(FIM_MARKS)}, and this "
+            "model's vocabulary has none; omit it",
             "suffix",
         )
     if body.echo:
-        raise _refused("echo repeats a prompt, and with a suffix that is two texts", "echo")
+        raise _refused("echo cannot be combined with suffix; omit one of them", "echo")
     if not all(isinstance(prompt, str) for prompt in prompts_of(body)):
-        raise _refused("with a suffix, the prompt should be a text, and it is token ids", "prompt")
+        raise _refused("with suffix, prompt must be text; got token ids", "prompt")
     if sampling.ignore_eos:
         return sampling
     return sampling_with(sampling, {"stop_ids": (*sampling.stop_ids, *fim.end_ids)})

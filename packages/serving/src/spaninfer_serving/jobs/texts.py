@@ -218,7 +218,7 @@ def _check_prompt(body: EmbeddingRequest, num_texts: int) -> None:
     if body.prompt_name is not None:
         raise Problem(
             400,
-            "prompt and prompt_name both say what stands before texts; send one",
+            "prompt and prompt_name both set the text in front of inputs; send one of them",
             param="prompt",
         )
     num_chars = len(body.prompt) * num_texts

@@ -89,8 +89,8 @@ class Guard:
         if b"transfer-encoding" in headers and b"content-length" in headers:
             raise Problem(
                 400,
-                "Transfer-Encoding and Content-Length say different things about where the body "
-                "ends; send one of the two",
+                "Transfer-Encoding and Content-Length both say where the body ends; send "
+                "one of them",
                 code="ambiguous_length",
                 headers={"Connection": "close"},
             )

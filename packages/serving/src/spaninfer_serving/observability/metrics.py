@@ -80,7 +80,7 @@ class Metrics:
             yield HistogramMetricFamily(NAMES + name, text, buckets, total)
         yield CounterMetricFamily(
             f"{NAMES}engine_restarts",
-            "Processes of the engine that were started because the one before had ended badly",
+            "Restarts of the engine's process after a crash",
             value=self._engine_restarts,
         )
         responses = CounterMetricFamily(
@@ -107,20 +107,20 @@ class _Collected(Collector):
 def engine_families(stats: EngineStats) -> Iterator[Metric]:
     """Yield every figure of the engine."""
     yield _gauge("up", "1 while the engine takes requests", stats.state is EngineState.RUNNING)
-    yield _gauge("running_requests", "Choices that hold spans", stats.running)
-    yield _gauge("waiting_requests", "Choices that wait to start", stats.waiting)
+    yield _gauge("running_requests", "Choices that are running", stats.running)
+    yield _gauge("waiting_requests", "Choices that are waiting", stats.waiting)
     yield _spans(stats)
     for name, help_text, value in (
-        ("generated_tokens", "Tokens drawn", stats.generated_tokens),
+        ("generated_tokens", "Tokens generated", stats.generated_tokens),
         ("prefilled_tokens", "Prompt tokens computed", stats.prefilled_tokens),
         (
             "prefix_hit_tokens",
             "Prompt tokens found in the prefix cache",
             stats.prefix_hit_tokens,
         ),
-        ("prefix_miss_tokens", "Prompt tokens not found there", stats.prefix_miss_tokens),
+        ("prefix_miss_tokens", "Prompt tokens not in the prefix cache", stats.prefix_miss_tokens),
         ("embedded_texts", "Texts turned into vectors or labels", stats.embedded_texts),
-        ("preemptions", "Requests that gave their spans to others", stats.preemptions),
+        ("preemptions", "Preemptions of choices", stats.preemptions),
         ("steps", "Steps computed", stats.steps),
         ("step_seconds", "Time spent in steps", stats.step_s),
     ):
@@ -139,14 +139,14 @@ def _offload(stats: OffloadStats) -> Iterable[Metric]:
     """Yield the figures of KV cache offloading."""
     hits = CounterMetricFamily(
         "spaninfer_offload_hit_tokens",
-        "Tokens of prefixes found below the KV cache",
+        "Prompt tokens found in host memory or on disk",
         labels=("tier",),
     )
     hits.add_metric(("host",), stats.host_hit_tokens)
     hits.add_metric(("disk",), stats.disk_hit_tokens)
     yield hits
     spans = CounterMetricFamily(
-        "spaninfer_offload_spans", "Spans moved between tiers, or not", labels=("event",)
+        "spaninfer_offload_spans", "Spans by offloading event", labels=("event",)
     )
     for event in ("stored", "loaded", "written", "read", "dropped", "failed", "expired"):
         spans.add_metric((event,), getattr(stats, event))

@@ -36,7 +36,9 @@ class Profiling:
                 code="not_supported",
             )
         if self._written is not None and not self._written.done():
-            raise Problem(409, "a profile is under way; stop it first", code="profile_under_way")
+            raise Problem(
+                409, "a profile is already running; stop it first", code="profile_under_way"
+            )
         profiler = self.engine.profiler()
         self._stopping = asyncio.Event()
         self._written = asyncio.ensure_future(self._record(profiler, self.folder))
@@ -44,7 +46,7 @@ class Profiling:
     async def stop(self) -> str:
         """End the profile; return the name of its file. Problem where none was begun."""
         if self._written is None:
-            raise Problem(409, "no profile was begun; start one", code="no_profile")
+            raise Problem(409, "no profile is running; start one", code="no_profile")
         written, self._written = self._written, None
         self._stopping.set()
         return await asyncio.shield(written)

@@ -31,8 +31,8 @@ def vllm_families(ours: Sequence[Metric], stats: EngineStats) -> Iterator[Metric
         if name := HISTOGRAMS.get(family.name):
             yield _renamed(family, name, labels)
     for name, text, value in (
-        ("num_requests_running", "Choices that hold spans", stats.running),
-        ("num_requests_waiting", "Choices that wait to start", stats.waiting),
+        ("num_requests_running", "Choices that are running", stats.running),
+        ("num_requests_waiting", "Choices that are waiting", stats.waiting),
         ("kv_cache_usage_perc", "Spans in use, from 0 to 1", stats.span_usage),
     ):
         gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
@@ -43,8 +43,8 @@ def vllm_families(ours: Sequence[Metric], stats: EngineStats) -> Iterator[Metric
         ("prefix_cache_queries", "Prompt tokens looked up", asked),
         ("prefix_cache_hits", "Prompt tokens found", stats.prefix_hit_tokens),
         ("prompt_tokens", "Tokens of prompts", asked),
-        ("generation_tokens", "Tokens drawn", stats.generated_tokens),
-        ("num_preemptions", "Requests that gave their spans to others", stats.preemptions),
+        ("generation_tokens", "Tokens generated", stats.generated_tokens),
+        ("num_preemptions", "Preemptions of choices", stats.preemptions),
     ):
         counter = CounterMetricFamily(f"vllm:{name}", text, labels=tuple(labels))
         counter.add_metric(tuple(labels.values()), value)

@@ -19,7 +19,8 @@ def form_of(body: SamplingFields) -> StructuredOutput | None:
     if own is not None:
         raise Problem(
             400,
-            "response_format and structured_outputs both say which form the answer has; send one",
+            "response_format and structured_outputs both set the form of the answer; "
+            "send one of them",
             param="structured_outputs",
         )
     if asked.json_schema is None:

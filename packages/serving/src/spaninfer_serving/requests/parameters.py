@@ -88,16 +88,16 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
     if body.stream and body.prompt_logprobs is not None:
         raise Problem(
             400,
-            "prompt_logprobs are not sent in streams; leave out stream, or let a text completion "
-            "echo its prompt with logprobs",
+            "prompt_logprobs cannot be streamed; omit stream, or send echo with logprobs "
+            "to /v1/completions",
             param="prompt_logprobs",
             code="unsupported_parameter",
         )
     if body.best_of not in (None, sampling.n):
         raise Problem(
             400,
-            f"best_of is {body.best_of}; this server returns all that it draws, so allowed is "
-            f"{sampling.n}, as many as n",
+            f"best_of is {body.best_of}; this server returns every choice that it "
+            f"samples, so allowed is {sampling.n}, as many as n",
             param="best_of",
             code="unsupported_parameter",
         )
@@ -167,8 +167,8 @@ def _echoed(logprobs: int, prompt_logprobs: int | None) -> int:
     if prompt_logprobs not in (None, logprobs):
         raise Problem(
             400,
-            f"prompt_logprobs is {prompt_logprobs}; beside echo with logprobs = {logprobs}, which "
-            "reports the prompt too, it may be the same or be left out",
+            f"prompt_logprobs is {prompt_logprobs}; beside echo with logprobs = "
+            f"{logprobs}, which reports the prompt too, it must be the same; or omit it",
             param="prompt_logprobs",
         )
     return logprobs
@@ -198,8 +198,8 @@ def placement_of(
     if body.priority and not may_prioritise:
         raise Problem(
             403,
-            f"priority is {body.priority}; it is for clients with a key that the server was given "
-            "as --priority-key; leave it out, or ask for such a key",
+            f"priority is {body.priority}; it requires a key that the server was given as "
+            "--priority-key; omit it, or use such a key",
             type="permission_error",
             param="priority",
             code="priority_not_allowed",

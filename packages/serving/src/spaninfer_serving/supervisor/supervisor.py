@@ -72,8 +72,9 @@ class _Supervisor:
                 self.restarts_s.append(now_s)
                 self.num_restarts += 1
                 self._say(
-                    f"the engine's process {how}; another one is started (restart "
-                    f"{len(self.restarts_s)} of at most {MAX_RESTARTS} within {WINDOW_S:g} s)"
+                    f"the engine's process {how}; starting another one (restart "
+                    f"{len(self.restarts_s)} of at most {MAX_RESTARTS} within "
+                    f"{WINDOW_S:g} s)"
                 )
 
     def _run_one(self) -> int:

@@ -20,13 +20,9 @@ Model = Annotated[
         help=f"A published shape with random weights ({', '.join(SHAPES)}), or a model."
     ),
 ]
-Only = Annotated[
-    str | None, typer.Option(help="Names with commas between them; default: all there are.")
-]
-Bars = Annotated[
-    Path | None, typer.Option(help="A TOML file of what should be reached, and what peers reach.")
-]
-Runs = Annotated[int, typer.Option(min=1, help="How often each is measured.")]
+Only = Annotated[str | None, typer.Option(help="Comma-separated names; default: all.")]
+Bars = Annotated[Path | None, typer.Option(help="A TOML file of targets, and of peers' results.")]
+Runs = Annotated[int, typer.Option(min=1, help="Repetitions of each measurement.")]
 
 
 def engine_on(threads: int | None, **asked: Any) -> Engine:
@@ -60,5 +56,5 @@ def chosen(only: str | None, known: tuple[str, ...]) -> set[str]:
         return set(known)
     names = {name.strip() for name in only.split(",")}
     if unknown := sorted(names - set(known)):
-        raise ConfigError(f"nothing is called {unknown[0]!r}; there are {', '.join(known)}")
+        raise ConfigError(f"unknown name {unknown[0]!r}; there are {', '.join(known)}")
     return names

@@ -104,7 +104,7 @@ def bench_options(
     only: Only = None,
     runs: Runs = 5,
     http: Annotated[
-        bool, typer.Option("--http", help="Through a server on loopback, answers streamed.")
+        bool, typer.Option("--http", help="Measure through a server on loopback, with streaming.")
     ] = False,
     threads: options.Threads = None,
     compute: options.Compute,
@@ -142,13 +142,13 @@ def bench_serve(
     model: Annotated[
         str,
         typer.Argument(
-            help="mock, which costs nearly nothing, so that the server's own work is timed; "
-            f"a published shape with random weights ({', '.join(SHAPES)}); or a model."
+            help="mock (its steps cost next to nothing, so the server itself is timed); a "
+            f"published shape with random weights ({', '.join(SHAPES)}); or a model."
         ),
     ] = MOCK,
     *,
     only: Only = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each run lasts.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds per run.")] = 8,
     runs: Runs = 3,
     api_server_count: options.ApiServerCount = None,
     threads: options.Threads = None,
@@ -178,20 +178,18 @@ def bench_serve(
 def bench_soak(
     model: options.Model = "demo",
     *,
-    seconds: Annotated[
-        float, typer.Option(min=1, max=3600, help="How long the server is attacked.")
-    ] = 300.0,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Seconds under attack.")] = 300.0,
     alone: Annotated[
         float,
-        typer.Option(min=1, max=3600, help="How long its ordinary clients are alone."),
+        typer.Option(min=1, max=3600, help="Seconds with ordinary clients only, for comparison."),
     ] = 60.0,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Into how many rounds both are cut, in turns.")
+        int, typer.Option(min=1, help="Number of alternating rounds that both are split into.")
     ] = 3,
     only: Only = None,
     faults: Annotated[
         bool,
-        typer.Option("--faults", help="Send what is at fault as well, and kill its processes."),
+        typer.Option("--faults", help="Also send invalid requests, and kill server processes."),
     ] = False,
     api_server_count: options.ApiServerCount = None,
     threads: options.Threads = None,
@@ -228,7 +226,7 @@ def bench_structured(
     *,
     schemas: Annotated[
         Path | None,
-        typer.Option(help="A folder of JSON-Schema's test suite: its schemas are compiled."),
+        typer.Option(help="The folder of the JSON-Schema test suite, whose schemas are compiled."),
     ] = None,
     runs: Runs = 3,
     threads: options.Threads = None,
@@ -290,15 +288,16 @@ def bench_cpu(
     peers: Annotated[
         str | None,
         typer.Option(
-            help="Programs to set beside the engine, with commas between them: llama.cpp, torch; "
-            "default: those that are installed."
+            help="Comma-separated programs to compare with: llama.cpp, torch; default: those "
+            "installed."
         ),
     ] = None,
     files: Annotated[
         str | None,
         typer.Option(
-            help="Types of GGUF files that engine and llama.cpp both read, instead of quantising "
-            "while loading, with commas between them: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS."
+            help="Comma-separated types of GGUF files that engine and llama.cpp both read, "
+            "instead of quantising while loading: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, "
+            "IQ4_XS."
         ),
     ] = None,
     operators: Annotated[
@@ -307,7 +306,7 @@ def bench_cpu(
     ] = False,
     threads: options.Threads = None,
     beside: Annotated[
-        int, typer.Option(min=0, help="Busy processes to time beside, each on one of the CPUs.")
+        int, typer.Option(min=0, help="Busy processes to run alongside, each on one of the CPUs.")
     ] = 0,
 ) -> None:
     """Time the CPU kernels beside the machine's limits, and the engine beside its peers."""
@@ -337,7 +336,8 @@ def bench_cpu(
 def bench_compare(
     first: Annotated[Path, typer.Argument(help="A file of records.")],
     second: Annotated[
-        Path | None, typer.Argument(help="Another one; without it, the first is shown alone.")
+        Path | None,
+        typer.Argument(help="A second file, to compare with; without it, the first is shown."),
     ] = None,
     *,
     bars: Bars = None,

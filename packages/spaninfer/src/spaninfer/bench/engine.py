@@ -45,7 +45,9 @@ def measure(
         alike = list(workload.batches(rehearsal)) if workload.name in names else []
         longest = max((batch.context for batch in alike), default=0)
         if longest > engine.context:
-            note(f"{workload.name}: left out, {longest} tokens do not fit {engine.context}")
+            note(
+                f"{workload.name}: skipped, {longest} tokens exceed the context of {engine.context}"
+            )
             alike = []
         if not alike:
             for stream in streams:

@@ -103,7 +103,7 @@ class _Measuring:
         """Return the results of each workload; shares alternate with each other, run by run."""
         is_cold = page_cache.can_drop(self.folder)
         if not is_cold:
-            note("files cannot be read cold here: the disk is measured warm alone")
+            note("the page cache cannot be dropped here: the disk is measured warm only")
         results: dict[str, list[_Asked]] = defaultdict(list)
         for run in range(len(begun[SHARES[0]])):
             results["none"].append(_ask(self.engine, self.prompts.fresh(self.prompt_len)))

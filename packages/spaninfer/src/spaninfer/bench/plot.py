@@ -26,7 +26,7 @@ def draw(records: Sequence[Record], bars: Sequence[Bar], folder: Path) -> Iterat
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
-        raise ConfigError(f"{folder} cannot be made a folder: {refused.strerror}") from refused
+        raise ConfigError(f"{folder} cannot be created: {refused.strerror}") from refused
     for name, group in groups(records).items():
         path = folder / f"{name}.png"
         _draw_group(group, bars, path)
@@ -112,7 +112,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as missing:
-        raise ConfigError("pictures are drawn by matplotlib: pip install matplotlib") from missing
+        raise ConfigError("plots need matplotlib: pip install matplotlib") from missing
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

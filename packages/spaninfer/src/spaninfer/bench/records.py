@@ -75,7 +75,7 @@ def read(path: Path) -> list[Record]:
     except OSError as missing:
         raise ConfigError(f"{path} cannot be read: {missing.strerror}") from missing
     except UnicodeDecodeError as other:
-        raise ConfigError(f"{path} is no file of records: it is not text") from other
+        raise ConfigError(f"{path} is not a file of records: it is not text") from other
     found = [_parsed(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise ConfigError(f"{path} holds no records")
@@ -134,8 +134,8 @@ def _parsed(path: Path, number: int, line: str) -> Record:
         raise ConfigError(f"{path}, line {number} is not JSON: {broken}") from broken
     if not isinstance(record, dict) or not _is_record(record):
         raise ConfigError(
-            f"{path}, line {number} is no record of `spaninfer bench`: it needs benchmark and "
-            "unit, and as numbers median, least and most"
+            f"{path}, line {number} is not a record of `spaninfer bench`: expected "
+            "benchmark and unit, and the numbers median, least and most"
         )
     return record
 

@@ -51,7 +51,7 @@ def read_bars(path: Path) -> tuple[Bar, ...]:
     except OSError as missing:
         raise ConfigError(f"{path} cannot be read: {missing.strerror}") from missing
     except (ValueError, KeyError, TypeError) as broken:
-        raise ConfigError(f"{path} is no file of bars: {broken!r}") from broken
+        raise ConfigError(f"{path} is not a file of targets: {broken!r}") from broken
     return tuple(_bar(path, row) for row in rows)
 
 
@@ -65,5 +65,5 @@ def _bar(path: Path, row: dict[str, Any]) -> Bar:
     of_peers = peers.values() if isinstance(peers, dict) else (peers,)
     numbers = [*of_peers, *([] if reach is None else [reach])]
     if not numbers or not all(isinstance(number, int | float) for number in numbers):
-        raise ConfigError(f"{path}: a bar needs reach or peers, in numbers; got {row}")
+        raise ConfigError(f"{path}: a target needs reach or peers, as numbers; got {row}")
     return Bar(row, reach, peers)

@@ -38,7 +38,9 @@ class HubName:
         """Return the name that a text spells. Raises ConfigError where it has another form."""
         name = cls.parse(text)
         if name is None:
-            raise ConfigError(f"{text!r} is no name of a model on a hub; it has the form {FORM}")
+            raise ConfigError(
+                f"{text!r} is not the name of a model on a hub; expected the form {FORM}"
+            )
         return name
 
     @property

@@ -68,7 +68,7 @@ def test_an_option_that_is_refused_is_left_out_with_the_reason():
     )
 
     assert {record["option"] for record in records} == {"top_k"}
-    assert any(note.startswith("min_p: left out, min_p is 0.05") for note in notes)
+    assert any(note.startswith("min_p: skipped, min_p is 0.05") for note in notes)
 
 
 @pytest.mark.parametrize("name", options_of(1))

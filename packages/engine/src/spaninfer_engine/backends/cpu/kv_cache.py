@@ -40,8 +40,8 @@ def allocate(
     """
     if group.is_index and kind == "uint4":
         raise ConfigError(
-            "kv_dtype uint4 is too coarse for sparse attention: the keys of this model's indexer "
-            "would select one key in nine differently; choose int8, or leave it out"
+            "kv_dtype uint4 is too coarse for this model's sparse attention: one "
+            "selected key in nine would differ; choose int8, or omit it"
         )
     sizes = (group.key_size,) if group.values_in_keys else (group.key_size, group.value_size)
     split = group.value_size if group.rotary_dim else None
@@ -81,8 +81,8 @@ def _form(
     """
     if kind == "uint4" and size % 2:
         raise ConfigError(
-            f"kv_dtype uint4 takes heads of an even number of channels, and this model has some of "
-            f"{size}; choose int8, or leave it out"
+            "kv_dtype uint4 needs heads with an even number of channels, and this model "
+            f"has some of {size}; choose int8, or leave it out"
         )
     fields: dict[str, tuple[Any, int]] = {"numbers": (_numbers(size, kind), 0)}
     if kind not in _FLOATS:

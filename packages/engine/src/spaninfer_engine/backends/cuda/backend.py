@@ -86,8 +86,8 @@ class CudaBackend(Backend):
         """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
         if asked.dtype == "float32":
             raise ConfigError(
-                "backend cuda computes in bfloat16 and float16, and dtype float32 was requested; "
-                "choose --backend torch"
+                "backend cuda computes in bfloat16 and float16, not in float32; choose "
+                "--backend torch"
             )
         if asked.dtype is not None:
             return asked.dtype, "requested"
@@ -234,8 +234,9 @@ def refuse_varying(steps: Iterable[str]) -> None:
     """Raise ConfigError for steps of a program whose rows depend on what is beside them."""
     if varying := sorted(_VARYING & set(steps)):
         raise ConfigError(
-            f"batch_invariant was requested, and this model needs {', '.join(varying)}, whose "
-            "kernels choose by the number of rows in what order they add; leave it out"
+            "batch_invariant is not supported for this model: it needs "
+            f"{', '.join(varying)}, whose kernels change their summation order with batch "
+            "size; omit it"
         )
 
 
@@ -246,8 +247,9 @@ def refuse_codes(asked: EngineConfig) -> None:
     for name, value in (("kv_dtype", asked.kv_dtype), ("batch_invariant", asked.batch_invariant)):
         if value:
             raise ConfigError(
-                f"{name} {value} was requested, and tokens of this model's images see later ones, "
-                "for which there is no kernel yet; leave it out, or choose --backend cpu"
+                f"{name} {value} is not supported for this model: tokens of its images "
+                "see later ones, and no kernel does both yet; omit it, or choose "
+                "--backend cpu"
             )
 
 

@@ -73,9 +73,9 @@ def _find_min_rows(weight: Tensor, bias: Tensor | None) -> int:
     agreeing = [least for least in _MIN_ROWS if all(rows < least for rows in differing)]
     if not agreeing:
         raise ConfigError(
-            f"batch_invariant was requested, and cuBLAS on this GPU computes rows of a GEMM "
-            f"with {outputs} x {inputs} weights in other ways among {sorted(differing)} rows than "
-            f"among {most}; leave it out"
+            "batch_invariant is not supported on this GPU: cuBLAS computes a GEMM with "
+            f"{outputs} x {inputs} weights differently for {sorted(differing)} rows than "
+            f"for {most}; leave it out"
         )
     return min(agreeing, key=lambda least: _time(lambda: _filled_up(x[:1], weight, bias, least)))
 

@@ -318,8 +318,8 @@ class CudaOps(TorchOps):
         """
         if self._format not in FORMATS.values():
             raise ConfigError(
-                f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
-                "sparse attention, whose keys an indexer selects; leave kv_dtype out"
+                f"kv_dtype {self._format.label} is not supported for sparse attention; "
+                "omit kv_dtype"
             )
         return True
 
@@ -329,9 +329,9 @@ class CudaOps(TorchOps):
         plain = key_size % grain or value_size % grain or alibi == "rounded" or chunked
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
-                f"kv_dtype {self._format.label} needs attention kernels, and there are none for "
-                f"this model: heads of {key_size} and {value_size} channels, ALiBi {alibi}, "
-                f"chunks {chunked}; leave kv_dtype out"
+                f"kv_dtype {self._format.label} is not supported for this model's "
+                f"attention: heads of {key_size} and {value_size} channels, ALiBi "
+                f"{alibi}, chunks {chunked}; omit kv_dtype"
             )
         return bool(plain)
 

@@ -104,8 +104,8 @@ class TorchTensors:
             return torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
         except RuntimeError as short:
             raise ConfigError(
-                f"the system gives no {math.prod(shape):,} bytes of memory for KV cache offloading "
-                f"({short}); lower --kv-offload"
+                f"cannot allocate {math.prod(shape):,} bytes of host memory for KV cache "
+                f"offloading ({short}); lower --kv-offload"
             ) from short
 
     def from_host(self, array: NDArray[Any]) -> Tensor:

@@ -40,7 +40,7 @@ def measure_engine(
     about = {"model": folder.name, "weights": "dummy"}
     vocab = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     for format, peer_format in formats.items():
-        note(f"{name_of(format)}: drawing weights, and compiling what is not in the cache on disk")
+        note(f"{name_of(format)}: generating weights, and compiling kernels that are not cached")
         with ExitStack() as stack:
             ours = our_sides(format, folder, stack)
             theirs = peer_sides(peers, format, peer_format, folder, stack)

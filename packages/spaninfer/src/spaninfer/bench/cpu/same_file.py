@@ -54,7 +54,7 @@ def measure_files(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     with TemporaryDirectory() as home:
         for type in (each for each in TYPES if each in types):
-            note(f"{type}: writing a file, and compiling what is not in the cache on disk")
+            note(f"{type}: writing a file, and compiling kernels that are not cached")
             path = Path(home, f"{type}.gguf")
             write_gguf(path, config, type)
             for fields in _File(path, type, config).measure(asked):

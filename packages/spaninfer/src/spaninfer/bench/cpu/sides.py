@@ -72,7 +72,7 @@ def installed(asked: Collection[str] | None, note: Note) -> tuple[str, ...]:
         elif asked is not None:
             raise ConfigError(f"{peer} is not installed: {remedy}")
         else:
-            note(f"{peer} is not installed, so it is not set beside the engine: {remedy}")
+            note(f"{peer} is not installed and is left out of the comparison: {remedy}")
     return tuple(found)
 
 

@@ -68,7 +68,7 @@ def measure_options(
             for every in (EVERY, 1):
                 spent(fields, every)
         except (RequestError, ConfigError) as refused:
-            note(f"{name}: left out, {refused}")
+            note(f"{name}: skipped, {refused}")
             continue
         sleep(REST_S)
         rounds = [[spent(fields, every) for every in (0, EVERY, 1)] for _ in range(timed.runs)]

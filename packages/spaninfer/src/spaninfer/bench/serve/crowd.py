@@ -92,7 +92,7 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise ConfigError("a process of clients ended; what is printed above says why")
+        raise ConfigError("a client process exited; see its output above")
     answer: dict[str, Any] = json.loads(line)
     return answer
 
