@@ -62,13 +62,11 @@ def create_app(
     tracer: Any = None,
     figures: Figures | None = None,
 ) -> FastAPI:
-    """Return the application; the caller closes the engine.
+    """Return the ASGI application; the caller closes the engine.
 
-    `figures` are what this process counts, where there are several.
-
-    `tracer`: OpenTelemetry's, for a span per request; None: one by the settings.
-
-    `local_only`: requests that are addressed to another host than this machine are refused.
+    With `local_only`, requests to another host name than this machine's are refused. `tracer` is an
+    OpenTelemetry tracer for a span per request; None: one by the settings. `figures` are the
+    counters of this process, if there are several.
     """
     app = _routed()
     app.openapi = _description  # type: ignore[method-assign] # FastAPI's way to do it

@@ -17,10 +17,10 @@ from spaninfer_serving.settings import Settings
 
 @contextmanager
 def serve_in_thread(engine: Engine, settings: Settings) -> Iterator[str]:
-    """Serve inside the block, and give the base URL; running requests are finished behind it.
+    """Serve inside a `with` block, which receives the base URL; running requests finish after it.
 
-    Notebooks, tests and benchmarks talk to it by any client. It answers in this process whatever
-    `settings.api_servers` says. Raises ConfigError where the address cannot be bound.
+    For notebooks, tests and benchmarks. Requests are answered in this process, whatever
+    `settings.api_servers` says. Raises ConfigError if the address cannot be bound.
     """
     settings = replace(settings, api_servers=0)
     listener, started, before = bind(settings), Event(), sys.getswitchinterval()

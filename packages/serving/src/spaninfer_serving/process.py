@@ -23,14 +23,13 @@ def serve(
     listener: socket.socket | None = None,
     processes: ApiServerProcesses | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, or until the engine is over; calls `ready` with the base URL
-    once requests are answered.
+    """Serve until SIGINT or SIGTERM, or until the engine is closed or has failed.
 
-    After the signal no new connection is taken, running requests get `settings.drain_s` seconds,
-    and what is left then is stopped. A second signal stops at once. `listener` is what `bind` gave,
-    and `processes` what `api_server_processes` did, if these were called before.
-
-    Raises ConfigError where the address cannot be bound.
+    `ready` is called with the base URL once requests are answered. After the signal no connection
+    is accepted, running requests get `settings.drain_s` seconds, and the rest is stopped; a second
+    signal stops immediately. `listener` and `processes` are results of `bind` and
+    `api_server_processes`, if these were called before. Raises ConfigError if the address cannot be
+    bound.
     """
     access_log.set_up(settings)
     listener = listener or bind(settings)

@@ -46,42 +46,41 @@ class Caller:
 class Settings:
     """The settings of a server.
 
-    Raises ConfigError for values that nothing could work with, and where an address other than
-    loopback would be served without a key and without saying so: a model server that answers
-    strangers must be meant.
+    Raises ConfigError for invalid values, and for an address other than loopback with neither a key
+    nor `no_auth`: a server open to everyone must be a deliberate choice.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
-    priority_keys: tuple[str, ...] = ()  # further ones, whose requests may set `priority`
-    user_keys: tuple[UserKey, ...] = ()  # further ones, of a file
-    admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may operate the server, too
-    further_names: tuple[str, ...] = ()  # of the model, beside the one that the engine has
+    priority_keys: tuple[str, ...] = ()  # further keys, whose requests may set `priority`
+    user_keys: tuple[UserKey, ...] = ()  # further keys, from a file, with limits
+    admin_hashes: tuple[bytes, ...] = ()  # SHA-256 of keys that may also operate the server
+    further_names: tuple[str, ...] = ()  # of the model, in addition to the engine's
     no_auth: bool = False  # serve an open address without a key
     share_prefixes: bool = False  # and media, and schemas, between requests with different keys
-    max_body_bytes: int | None = None  # None: what the model's context has use for
+    max_body_bytes: int | None = None  # None: derived from the model's context
     body_timeout_s: float = 60.0  # for a body to arrive
-    keep_alive_s: float = 15.0  # a comment line after so much silence in a stream
-    drain_s: float = 30.0  # how long running requests may take after SIGTERM
+    keep_alive_s: float = 15.0  # silence in a stream after which a comment line is sent
+    drain_s: float = 30.0  # that running requests get after SIGTERM
     log_requests: bool = True  # one line per request on standard error
     log_format: Literal["text", "json"] = "text"
     metrics_names: Literal["spaninfer", "both"] = "spaninfer"  # both: vLLM's names as well
-    traces: bool = False  # OpenTelemetry; OTEL_* variables say where to
+    traces: bool = False  # OpenTelemetry traces, as the OTEL_* variables say
     allow_origins: tuple[str, ...] = ()  # CORS; empty: only the server's own page
     ssl_certfile: Path | None = None  # a certificate chain in PEM; None: without TLS
     ssl_keyfile: Path | None = None  # its private key; None: in the same file
     max_stored_responses: int = 1024  # of /v1/responses, kept in memory; 0: none
-    tool_parser: str | None = None  # a dialect of tool calls; None: found from the chat template
-    profile_dir: Path | None = None  # profiles are written there; None: there are none
-    weights_folder: Path | None = None  # operators may exchange weights for others below it
-    media_folder: Path | None = None  # file: URLs below it are read
-    media_fetch: bool = False  # https: URLs are fetched, from public addresses
-    media_hosts: tuple[str, ...] = ()  # from these alone; empty: from all
-    media_workers: int = 2  # processes that decode
-    max_media: int = 64  # images, videos and clips of a request
-    engine_restarts: int = 0  # of the engine's process before this one, for /metrics
-    api_servers: int = 0  # processes beside the engine's that answer requests; 0: it does
+    tool_parser: str | None = None  # a dialect of tool calls; None: by the chat template
+    profile_dir: Path | None = None  # the folder for profiles; None: no profiles
+    weights_folder: Path | None = None  # operators may load other weights from this folder
+    media_folder: Path | None = None  # file: URLs below it may be read
+    media_fetch: bool = False  # https: URLs at public addresses may be fetched
+    media_hosts: tuple[str, ...] = ()  # from these hosts only; empty: from all
+    media_workers: int = 2  # decoder processes
+    max_media: int = 64  # images, videos and clips per request
+    engine_restarts: int = 0  # of the engine's process so far, for /metrics
+    api_servers: int = 0  # API server processes; 0: the engine's process answers requests
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -135,21 +134,21 @@ class Settings:
 
     @property
     def needs_key(self) -> bool:
-        """True if every request for something that is not public must bring a key."""
+        """True if every request but public ones needs a key."""
         return bool(self.api_keys or self.priority_keys or self.user_keys)
 
     def num_places(self, resolved: Resolved) -> int:
-        """Return for how many requests a process has room: its part of what the engine takes."""
+        """Return the number of requests that one process admits: its share of the engine's."""
         return ceil((resolved.max_running + resolved.max_waiting) / max(1, self.api_servers))
 
     def largest_body(self, context: int, *, takes_media: bool = False) -> int:
-        """Return how many bytes a body may have, for a model that takes so many tokens."""
+        """Return the largest body in bytes, for a model with a context of so many tokens."""
         if self.max_body_bytes is not None:
             return self.max_body_bytes
         return BODY_BYTES + BODY_BYTES_PER_TOKEN * context + takes_media * MEDIA_BODY_BYTES
 
     def accepts(self, key: str | None) -> bool:
-        """Return whether a request with this key may pass; takes equal time for any wrong key."""
+        """Return whether a request with this key is admitted; constant time for wrong keys."""
         return not self.needs_key or any(
             [  # all of them: the time says nothing
                 *_matches(key, self.api_keys + self.priority_keys),

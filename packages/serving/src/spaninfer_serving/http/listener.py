@@ -14,10 +14,10 @@ UNREAD_BYTES = 1 << 18
 
 
 def bind(settings: Settings) -> socket.socket:
-    """Return a socket at the address of the settings, which refuses connections until it is served.
+    """Return a socket bound to the address of the settings; it does not accept connections yet.
 
-    For programs that want to know whether there is such an address before they load a model.
-    Raises ConfigError where there is none, or somebody else has it.
+    For programs that check the address before they load a model. Raises ConfigError if the address
+    does not exist or is in use.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is said to be TCP; with it, every
@@ -35,7 +35,7 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def taken(settings: Settings, reason: OSError) -> ConfigError:
-    """Return the error of an address that cannot be listened at."""
+    """Return the error of an address that cannot be listened on."""
     return ConfigError(
         f"cannot listen on {settings.host}:{settings.port}: {reason.strerror}; "
         "choose another --host or --port (--port 0 takes any free one)"

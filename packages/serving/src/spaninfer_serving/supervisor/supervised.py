@@ -14,12 +14,14 @@ from spaninfer_serving.supervisor.messages import FromEngine, ToEngine, receive,
 
 
 class Supervised:
-    """The way to the supervisor. Where that is gone, this process ends at once: nobody would know
-    of its end, and another server may be started at its address.
+    """The connection of the engine's process to its supervisor.
+
+    If the supervisor exits, this process exits too: nothing would notice its end, and another
+    server may be started at its address.
     """
 
     def __init__(self, control_fd: int) -> None:
-        """Take the file whose number the command line says; waits where the supervisor says so."""
+        """Connect through a file descriptor of the command line; waits if told to."""
         os.set_inheritable(control_fd, False)
         self._control = socket.socket(fileno=control_fd)
         found = receive(self._control, ToEngine)
@@ -31,9 +33,9 @@ class Supervised:
         sleep(message.wait_s)
 
     def bind(self, settings: Settings) -> socket.socket:
-        """Return the socket at which to listen: the one of earlier processes, if there were any.
+        """Return the socket to listen on: that of earlier processes, if there were any.
 
-        Raises ConfigError where there is none to be had.
+        Raises ConfigError if the address cannot be bound.
         """
         certificate, key = (
             None if path is None else str(path.absolute())
@@ -47,7 +49,7 @@ class Supervised:
         return listener
 
     def note_ready(self) -> None:
-        """Say that requests are answered."""
+        """Tell the supervisor that requests are answered."""
         send(self._control, replace(self._status, is_ready=True), None)
 
     def _watch(self) -> None:

@@ -32,11 +32,10 @@ PAUSE_S: Final = 2.0  # in front of the second restart of a window, and twice th
 
 
 def supervise(command: Callable[[str], Sequence[str]]) -> int:
-    """Run the engine's process until a signal ends it, or it cannot be started any more; return the
-    code to exit with.
+    """Run the engine's process, restart it after crashes, and return the code to exit with.
 
-    `command` returns that of a process for the number of a file, which is for `Supervised`. Where
-    the first start fails, the server ends with its code.
+    Ends with a signal, a first start that fails (with its code), or a crash loop. `command` maps
+    the file descriptor that `Supervised` takes to the process's command line.
     """
     return _Supervisor(command).run()
 
