@@ -48,7 +48,7 @@ def demand_size(what: str, got: int, least: int, most: int) -> None:
 
 
 def check_vector(name: str, array: NDArray[np.generic], length: int) -> None:
-    """Raise unless `array` is so many contiguous numbers of float32, at least one."""
+    """Raise unless `array` is that many contiguous numbers of float32, at least one."""
     if array.dtype != np.float32:
         raise DTypeError(f"{name} holds {array.dtype}; the kernel takes float32")
     if not length or array.shape != (length,) or not array.flags.c_contiguous:

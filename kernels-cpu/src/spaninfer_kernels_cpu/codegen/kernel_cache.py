@@ -98,7 +98,7 @@ class KernelCache:
             f"{place}: {reason.strerror or reason}" for place, reason in self._refused.items()
         )
         kept = (
-            "so they are kept in memory, and every start compiles them anew"
+            "so they are kept in memory, and every start compiles them again"
             if folder is None
             else f"so they are kept in {folder}, which may be emptied at any time"
         )

@@ -30,7 +30,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def whole_lines(num_bytes: int) -> int:
-    """Return the bytes of as many cache lines as hold so many bytes.
+    """Return the bytes of as many cache lines as hold that many bytes.
 
     >>> whole_lines(1), whole_lines(128)
     (64, 128)
@@ -39,7 +39,7 @@ def whole_lines(num_bytes: int) -> int:
 
 
 def odd_lines(num_bytes: int) -> int:
-    """Return the bytes of an odd number of cache lines, the fewest that hold so many; 0 for 0.
+    """Return the bytes of an odd number of cache lines, the fewest that hold that many; 0 for 0.
 
     Rows that far apart lie in as many sets of a cache as they are. Two by two tiles of AMX whose
     rows were 28 lines apart took 130 to 155 cycles for what takes 105 to 120 at 29 (a Xeon).

@@ -33,7 +33,7 @@ def ask_to_write(_context: Any, _address: Any) -> Any:
 
 @device_function
 def share_of(lines: Lines, count: int) -> int:
-    """Return how many lines a share has where there are so many shares.
+    """Return how many lines a share has where there are that many shares.
 
     Compilers do not see that none of no lines is none: one row of Q4_0, which asks for nothing,
     kept 30 of 442 instructions a group for it.
@@ -43,7 +43,7 @@ def share_of(lines: Lines, count: int) -> int:
 
 @device_function
 def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
-    """Prefetch share `number` of some lines, so many to each, into the L2 cache.
+    """Prefetch share `number` of some lines, that many to each, into the L2 cache.
 
     All of them in one go fill the core's list of lines that it waits for, and what comes next waits
     with it.

@@ -42,7 +42,7 @@ from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
 
 
 class Chunk(NamedTuple):
-    """Rows from `first` on, so many, of a head."""
+    """Rows from `first` on, that many, of a head."""
 
     head: Head
     first: int

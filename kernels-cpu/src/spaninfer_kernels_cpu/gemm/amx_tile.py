@@ -174,7 +174,7 @@ def _fill_quantised(
 
 @device_function
 def _configure(micro: MicroKernel, count: int, steps: int) -> int:
-    """Set up tiles for so many rows; return how many bytes of a row one product takes.
+    """Set up tiles for that many rows; return how many bytes of a row one product takes.
 
     As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout. The
     lower rows of a line are the second parts of the upper ones.
@@ -190,7 +190,7 @@ def _configure(micro: MicroKernel, count: int, steps: int) -> int:
 
 @device_function
 def _load_weights(weights: int, step: int) -> None:
-    """Read two tiles of weights, whose steps are so many bytes apart."""
+    """Read two tiles of weights, whose steps are that many bytes apart."""
     amx.load(LEFT, weights, step)
     amx.load(RIGHT, weights + BLOCK_BYTES, step)
 
@@ -244,7 +244,7 @@ def _store(out: int, stride: int, count: int) -> None:
 
 @device_function
 def repeat(micro: MicroKernel, steps: int, space: int, out: int) -> None:
-    """Add the products of two by two tiles so many times, all from and in registers.
+    """Add the products of two by two tiles that many times, all from and in registers.
 
     At `space` are two tiles, at `out` room for one.
     """

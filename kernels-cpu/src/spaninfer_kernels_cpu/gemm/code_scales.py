@@ -94,7 +94,7 @@ class _Bits:
             self._words.append(b.zext(half, v.I32X16))
 
     def field(self, place: int, width: int) -> Value:
-        """Return so many bits from a place on, as int32."""
+        """Return that many bits from a place on, as int32."""
         b = self._b
         word, shift = divmod(place, _WORD_BITS)
         bits = self._words[word]

@@ -164,7 +164,7 @@ class Gemm:
     ) -> tuple[list[Call], Matrix]:
         """Return the calls that prepare rows in scratch memory, if any, and where rows are then.
 
-        `into` so many blocks of channels.
+        `into` that many blocks of channels.
         """
         stride, weight = self.scratch_bytes, self.weight
         if not stride:
@@ -241,7 +241,7 @@ def _sizes(layout: Layout) -> WeightSizes:
 
 @cache
 def _chunks(panels: int, threads: int, nodes: int) -> NDArray[np.int64]:
-    """Return where the chunks of so many panels begin, and the end; it is kept for good.
+    """Return where the chunks of that many panels begin, and the end; it is kept for good.
 
     A chunk is one stream from memory: each new one waits for it, 0.3 µs of the 2 that a panel of a
     small product takes. The first are large; the last small, so that threads end together. Each

@@ -42,7 +42,7 @@ _SPACE: Final = 1 << 14  # bytes; a tile reads the same few over and over
 
 
 def read_gbps(cpus: int | None = None) -> float:
-    """Return how many gigabytes a second so many CPUs (all usable ones) read from memory."""
+    """Return how many gigabytes a second that many CPUs (all usable ones) read from memory."""
     memory = np.ones(_MEMORY_BYTES // 8, np.int64)
     total = np.zeros(1, np.int64)
     return memory.nbytes / _seconds(read_call(memory, total), cpus) / 1e9
@@ -69,7 +69,7 @@ def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> 
 
 
 def _seconds(call: Call, cpus: int | None) -> float:
-    """Return the least of three times that a call takes on so many CPUs."""
+    """Return the least of three times that a call takes on that many CPUs."""
     script, taken = Script([call]), []
     with ThreadPool(cpus) as thread_pool:
         for _ in range(3):

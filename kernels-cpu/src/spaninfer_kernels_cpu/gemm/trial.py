@@ -73,7 +73,7 @@ class Trial:
         return {each.name: each.least() for each in right}
 
     def seconds_on(self, threads: int, candidate: Candidate) -> Seconds:
-        """Return the times of a candidate on so many threads, by rows."""
+        """Return the times of a candidate on that many threads, by rows."""
         with ThreadPool(threads) as pool:
             times = replace(self, pool=pool).seconds([candidate], 0.0, lambda _done, _total: None)
         return times[candidate.name]
@@ -154,7 +154,7 @@ def _bytes(rows: int) -> int:
 
 
 def _first(weights: Sequence[Packed], num_bytes: int) -> Iterator[Packed]:
-    """Yield weights of every shape, then more, up to so many bytes; one at least."""
+    """Yield weights of every shape, then more, up to that many bytes; one at least."""
     shapes = {weight.layout: weight for weight in reversed(weights)}
     rest = [weight for weight in weights if shapes[weight.layout] is not weight]
     left = num_bytes

@@ -68,7 +68,7 @@ class _Numbers(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class _Scales(Arguments):
-    """Flat scales: which of _KINDS, their bits, which of _SHIFTS is beside them, in so many bits.
+    """Flat scales: which of _KINDS, their bits, which of _SHIFTS is beside them, in that many bits.
 
     Or inner ones: bits of each (0 of flat ones), the number that stands for 0, and the bits of an
     output's whole string.
@@ -240,7 +240,7 @@ def _inner_scale(scales: _Scales, panels: _Panels, beside: int, group: int, lane
 
 @device_function
 def _field(scales: _Scales, beside: int, lane: int, place: int, width: int) -> int:
-    """Return so many bits of an output's string from a place on."""
+    """Return that many bits of an output's string from a place on."""
     word, shift = place // _WORD_BITS, place % _WORD_BITS
     bits = _word(scales, beside, lane, word) >> shift
     if shift + width > _WORD_BITS:

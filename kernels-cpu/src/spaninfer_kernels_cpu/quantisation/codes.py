@@ -139,7 +139,7 @@ class Codes(Constant):
         return self.levels - 1 if self.table is None else max(self.table)
 
     def most_activation(self, channels: int) -> int:
-        """Return the largest quantised activation beside groups of so many channels.
+        """Return the largest quantised activation beside groups of that many channels.
 
         Products of a group with the largest weights are summed in 32 bits.
         """

@@ -1,4 +1,4 @@
-"""Codes that others made, in the memory order of products: nothing is quantised anew."""
+"""Published codes, repacked into the memory order of GEMMs without requantisation."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def quantize_panel(
 def _quantize_record(
     row: int, left: int, groups: Groups, codes: Bytes, behind: Bytes, output: int
 ) -> None:
-    """Write what a record holds of an output, of whose row so many channels are left."""
+    """Write what a record holds of an output, of whose row that many channels are left."""
     levels, piece = groups.levels, _unit(groups.bits) // groups.together
     whole = numbers_at(stack(_UNIT_ROOM), 2 * UNIT, np.uint8)
     for group in range(groups.together):
@@ -89,7 +89,7 @@ def _unit(bits: int) -> int:
 
 @device_function
 def _bits(levels: int) -> int:
-    """Return the bits of a code of channels with so many levels."""
+    """Return the bits of a code of channels with that many levels."""
     if levels == LEVELS:
         return PAIR_BITS
     bits = 0

@@ -137,7 +137,7 @@ def _words(beside: NDArray[np.uint8], codes: Codes) -> list[NDArray[np.uint32]]:
 
 
 def _field(words: list[NDArray[np.uint32]], place: int, width: int) -> NDArray[np.uint32]:
-    """Return so many bits from a place on."""
+    """Return that many bits from a place on."""
     word, shift = divmod(place, WORD_BITS)
     bits = words[word] >> np.uint32(shift)
     if shift + width > WORD_BITS:

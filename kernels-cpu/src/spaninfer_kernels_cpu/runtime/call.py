@@ -83,7 +83,7 @@ HEADER_BYTES = struct_bytes(CallHeader)
 
 
 def tokens_per_task(width: int) -> int:
-    """Return how many tokens a task of cheap arithmetic has, for so many numbers of each.
+    """Return how many tokens a task of cheap arithmetic has, for that many numbers of each.
 
     SizeError for none.
     """

@@ -54,7 +54,7 @@ RUN_TIME = int(getattr(time, "CLOCK_THREAD_CPUTIME_ID", 0))
 
 
 def new_quanta(threads: int) -> NDArray[np.int64]:
-    """Return the words of so many threads, for the functions below: quanta[threads WORDS]."""
+    """Return the words of that many threads, for the functions below: quanta[threads WORDS]."""
     quanta = np.zeros((threads, WORDS), np.int64)
     quanta[:, _CLOCK], quanta[:, _YIELD] = _system_functions()
     quanta[:, _LENGTH] = NEVER

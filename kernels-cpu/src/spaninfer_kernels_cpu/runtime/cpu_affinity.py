@@ -49,7 +49,7 @@ class CpuAffinity:
 
 
 def cpu_affinity_for(workers: Sequence[int]) -> CpuAffinity | None:
-    """Pin so many workers; None where the system, or who started us, places them."""
+    """Pin that many workers; None where the system, or who started us, places them."""
     if sys.platform != "linux":
         return None
     cpus = sorted(os.sched_getaffinity(0))

@@ -87,7 +87,7 @@ def place(array: NDArray[Any], nodes: tuple[Node, ...]) -> None:
 
 
 def shares(count: int, nodes: int) -> tuple[tuple[int, int], ...]:
-    """Return the first and the end of each node's share of so many rows: equal but for the last.
+    """Return the first and the end of each node's share of that many rows: equal but for the last.
 
     >>> shares(7, 2)
     ((0, 4), (4, 7))

@@ -21,7 +21,7 @@ _PLACES_PER_CPU = 2  # two thread pools may run at a time; threads of more wait 
 
 
 def scratch_pool(num_bytes: int) -> int:
-    """Return the address of this process's pool of places of so many bytes."""
+    """Return the address of this process's pool of places of that many bytes."""
     return int(_pool(whole_lines(num_bytes)).ctypes.data)
 
 

@@ -41,7 +41,7 @@ class TaskTrace:
     """The runs of scripts by a pool of `num_threads`, and the tasks that each thread ran."""
 
     def __init__(self, num_threads: int, capacity: int) -> None:
-        """Take memory for so many tasks of each thread."""
+        """Take memory for that many tasks of each thread."""
         self.runs: list[ScriptRun] = []
         self._words = np.zeros((num_threads, _HEAD + capacity * _WORDS), np.int64)
         self._words[:, 1] = capacity

@@ -46,7 +46,7 @@ class WeightMemory:
 
 
 def _block(least_bytes: int) -> Bytes:
-    """Return memory that begins with a page of 2 MB and holds so many bytes."""
+    """Return memory that begins with a page of 2 MB and holds that many bytes."""
     size = -(-max(least_bytes, BLOCK_BYTES) // HUGE_PAGE) * HUGE_PAGE
     memory = mmap.mmap(-1, size + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):

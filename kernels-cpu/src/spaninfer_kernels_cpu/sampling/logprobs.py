@@ -23,7 +23,7 @@ from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-_BLOCK = 4096  # float32 sums of so many exponentials, added up in float64
+_BLOCK = 4096  # float32 sums of this many exponentials, added up in float64
 
 
 def logprobs_kernel() -> Kernel:

@@ -18,7 +18,7 @@ _LOAD: Final = 16  # bytes
 
 
 class DecodeTile(NamedTuple):
-    """What a block of a decode takes of a state: its columns, by so many threads."""
+    """What a block of a decode takes of a state: its columns, by that many threads."""
 
     columns: int
     vector: int

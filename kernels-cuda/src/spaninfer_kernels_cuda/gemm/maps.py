@@ -12,7 +12,7 @@ _PAIRED = 8  # adjacent gate rows in shared memory, followed by their up rows
 
 
 def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) -> bytes:
-    """Return the map of x as [1 M K], in boxes of so many tokens."""
+    """Return the map of x as [1 M K], in boxes of that many tokens."""
     return encode_tensor_map(
         pointer,
         dtype,
@@ -23,7 +23,7 @@ def map_x(pointer: int, dtype: str, shape: Shape, row_stride: int, tokens: int) 
 
 
 def map_weight(pointer: int, dtype: str, shape: Shape, rows: int, *, gated: bool) -> bytes:
-    """Return the map of the weight in boxes of so many rows: as [1 1 N K], or by pairs of rows.
+    """Return the map of the weight in boxes of that many rows: as [1 1 N K], or by pairs of rows.
 
     Gate row i and up row i go through one thread, so they must lie near each other in shared
     memory: as [N/16, 2, 8, K], a box holds 8 gate rows, their 8 up rows, the next 8 gate rows.

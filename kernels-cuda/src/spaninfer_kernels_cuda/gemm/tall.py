@@ -43,7 +43,7 @@ class Tall:
 
 
 def choose_tall(rows: int, shared_bytes: int) -> Tall:
-    """Return the tile for so many rows of x, 129 or more, with the least padding."""
+    """Return the tile for that many rows of x, 129 or more, with the least padding."""
     across = -(-rows // _TOKENS[-1])
     tokens = next(size for size in _TOKENS if size * across >= rows)
     return Tall(tokens, shared_bytes // Tall(tokens, 1).shared_bytes)

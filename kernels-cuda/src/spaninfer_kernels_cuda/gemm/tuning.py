@@ -95,7 +95,7 @@ class Tile:
 
 
 def split_k_bytes(tokens: int, groups: int, splits: int) -> int:
-    """Return the shared memory for partials of so many groups from the blocks of a cluster."""
+    """Return the shared memory for partials of that many groups from the blocks of a cluster."""
     if splits == 1:
         return 0
     columns = -(-tokens // (_COLUMN * splits))  # that a block owns, at most

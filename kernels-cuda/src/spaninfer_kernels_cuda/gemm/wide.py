@@ -133,7 +133,7 @@ def band_of(rows: int, row_bytes: int, tile: Wide) -> int:
 
 
 def _tiles(rows: int, chunks: int) -> Iterator[Wide]:
-    """Yield all tiles for so many rows, without stages."""
+    """Yield all tiles for that many rows, without stages."""
     # Minimise padding rows; among equals, take the largest tile.
     held = {blocking: blocking[0] * blocking[1] * _BLOCK_ROWS for blocking in _BLOCKINGS}
     groups, blocks = min(_BLOCKINGS, key=lambda blocking: (-rows % held[blocking], -held[blocking]))

@@ -84,7 +84,7 @@ class PreparedProduct:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """Both GEMMs of an expert layer for up to so many tokens, prepared.
+    """Both GEMMs of an expert layer for up to that many tokens, prepared.
 
     w13[E 2I H] holds gates and up interleaved by 8 rows, w2[E H I] the second weights.
     """

@@ -6,7 +6,7 @@ from spaninfer_kernel_launch import Launch
 
 THREADS = 128
 _WARP = 32
-_MAX_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of so many takes milliseconds
+_MAX_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of this many takes milliseconds
 
 
 def launch_tokens(tokens: int) -> Launch:

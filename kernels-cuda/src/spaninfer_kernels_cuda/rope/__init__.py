@@ -110,7 +110,7 @@ class PreparedRope:
 def variant_for(options: RopeOptions, dtype: object) -> Variant:
     """Return the variant for heads of `dtype` (float32, 16-bit floats).
 
-    Raises ShapeError where a head does not have so many pairs.
+    Raises ShapeError where a head does not have that many pairs.
     """
     rotated, size = options.rotary_len, options.size
     if rotated % 2 or size % 2 or not 0 <= rotated <= size or not size:

@@ -276,7 +276,7 @@ def prepare(
 
 
 def _launch(rows: int, blocks: int, gpu: Gpu) -> Launch:
-    """Return the launch in which each row has a cluster of so many blocks."""
+    """Return the launch in which each row has a cluster of that many blocks."""
     shape = SHAPES[gpu.arch]
     return Launch(
         (blocks, rows, 1),

@@ -55,7 +55,7 @@ class WhisperProcessor:
 
 
 def pooled_tokens(num_valid: int) -> int:
-    """Return Qwen2-Audio's tokens for so many frames: a convolution and a pooling by two."""
+    """Return Qwen2-Audio's tokens for that many frames: a convolution and a pooling by two."""
     return max(0, ((num_valid - 1) // 2 + 1 - 2) // 2 + 1)
 
 

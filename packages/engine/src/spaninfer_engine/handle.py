@@ -128,7 +128,7 @@ class ResultQueue:
         return self.has_news
 
     def limit(self, num_unread: int, stop: Callable[[], None]) -> None:
-        """Drop everything and call `stop` when something comes though so many tokens and
+        """Drop everything and call `stop` when something comes though that many tokens and
         log-probabilities are unread; reading then raises Unread.
         """
         with self._changed:

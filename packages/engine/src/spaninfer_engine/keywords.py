@@ -67,7 +67,7 @@ def samplings_of(
     given: Mapping[str, Any],
     caller: str,
 ) -> list[SamplingParams]:
-    """Return the parameters of each of so many prompts; InvalidSampling for another number."""
+    """Return the parameters of each of that many prompts; InvalidSampling for another number."""
     if isinstance(sampling, SamplingParams):
         return [with_keywords(sampling, given, caller)] * num_prompts
     if len(sampling) != num_prompts:

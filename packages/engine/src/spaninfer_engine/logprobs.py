@@ -59,7 +59,7 @@ class TokenLogprobs(_Entries):
 
     @classmethod
     def empty(cls, num_tokens: int, count: int) -> Self:
-        """Return arrays to be filled in, for so many tokens with `count` most likely each."""
+        """Return arrays to be filled in, for that many tokens with `count` most likely each."""
         return cls(
             np.empty(num_tokens, np.int32),
             np.empty(num_tokens, np.float32),

@@ -24,7 +24,7 @@ class Tuning:
     step_tokens: int  # of one step, where nothing else is requested
     mixed_prompt_tokens: int  # of prompts in a step that has decodes
     prompt_logits: int  # positions of prompts whose logits one step computes
-    prompt_tile: int = 1  # tokens of prompts beside many decodes come in multiples of so many
+    prompt_tile: int = 1  # tokens of prompts beside many decodes come in multiples of this many
     pause_tokens: int = 0  # of prompts for which decodes wait when many requests begin; 0: never
     lone_prompt_tokens: int = 0  # of prompts in a step without decodes; 0: all of `step_tokens`
     short_tokens: int = 0  # longer answers and prompts wait their turn beside others'; 0: never

@@ -56,7 +56,7 @@ class FileCache:
                 if folder != self.folder:
                     _warn(f"kept in {folder}, which may be emptied at any time", *reasons)
                 return
-        _warn("kept in memory, and every start compiles them anew", *reasons)
+        _warn("kept in memory, and every start compiles them again", *reasons)
 
 
 def user_cache() -> FileCache:

@@ -18,5 +18,5 @@ if hasattr(os, "register_at_fork"):  # else children would give the ids of their
 
 
 def new_hex(num_digits: int = 32) -> str:
-    """Return so many random hexadecimal digits."""
+    """Return that many random hexadecimal digits."""
     return f"{_random.getrandbits(BITS_PER_DIGIT * num_digits):0{num_digits}x}"

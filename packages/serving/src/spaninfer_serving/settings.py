@@ -142,7 +142,7 @@ class Settings:
         return ceil((resolved.max_running + resolved.max_waiting) / max(1, self.api_servers))
 
     def largest_body(self, context: int, *, takes_media: bool = False) -> int:
-        """Return the largest body in bytes, for a model with a context of so many tokens."""
+        """Return the largest body in bytes, for a model with a context of that many tokens."""
         if self.max_body_bytes is not None:
             return self.max_body_bytes
         return BODY_BYTES + BODY_BYTES_PER_TOKEN * context + takes_media * MEDIA_BODY_BYTES

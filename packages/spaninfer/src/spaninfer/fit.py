@@ -66,7 +66,7 @@ def planned(asked: EngineConfig, on: PlannedFor, lengths: Sequence[int]) -> Capa
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The demand: so many requests at once, of so many tokens; None: any number, any length."""
+    """The demand: that many requests at once, of that many tokens; None: any number, any length."""
 
     requests: int | None
     max_len: int | None

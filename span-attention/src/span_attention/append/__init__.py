@@ -153,7 +153,7 @@ _SCALE_BYTES = 4
 
 
 def _in_units(itemsize: int, layout: SpanLayout, place: ArrayStrides) -> tuple[int, int, int]:
-    """Return the strides from span to span, head, token in items of so many bytes."""
+    """Return the strides from span to span, head, token in items of that many bytes."""
     strides = (layout.span_stride, place.head_stride, place.token_stride)
     assert not any(stride % itemsize for stride in strides), (place, itemsize)
     span, head, token = (stride // itemsize for stride in strides)

@@ -176,7 +176,7 @@ def _kernel_for(
     gpu: int,
     tuning: Tuning | None,
 ) -> PreparedDecode:
-    """Return the decode of so many sequences on a GPU, compiled or cached."""
+    """Return the decode of that many sequences on a GPU, compiled or cached."""
     return prepare(
         options, layout, requests=requests, heads=num_heads, gpu=get_gpu(gpu), tuning=tuning
     )

@@ -29,7 +29,7 @@ from span_attention.layout import SpanLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedDecode:
-    """The kernels of a decode of so many sequences, as `BatchDecode` launches them.
+    """The kernels of a decode of that many sequences, as `BatchDecode` launches them.
 
     `plan_bytes` and `workspace_bytes` are the sizes of plan and workspace, 16-byte aligned, with
     any content. One workspace serves all layers, one plan those of one window.

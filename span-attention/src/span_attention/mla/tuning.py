@@ -67,7 +67,7 @@ class Division:
         return -(-size // 1024) * 1024
 
     def words_bytes(self, lines: int, slices: int) -> int:
-        """Return the bytes of a plan of so many lines and slices (mla/plan.cuh)."""
+        """Return the bytes of a plan of that many lines and slices (mla/plan.cuh)."""
         groups = lines // (self.tile * self.lanes) + slices
         return _WORD_BYTES * (1 + 2 * self.parts + 2 * groups)
 
@@ -79,7 +79,7 @@ class Division:
 def divide(
     lines: int, slices: int, sm_count: int, *, splits: bool, widest: int = WIDEST
 ) -> Division:
-    """Return the division of `lines` lines of so many slices among so many multiprocessors.
+    """Return the division of `lines` lines of that many slices among that many multiprocessors.
 
     Without `splits`, tiles are of one size, so that bits do not depend on the step.
     """

@@ -119,7 +119,7 @@ def plan_variant(division: Division) -> Variant:
 
 
 def attend_variant(options: MLAOptions, tile: int) -> Variant:
-    """Return the variant of mla_wide, mla_narrow or mla_codes for tiles of so many lines."""
+    """Return the variant of mla_wide, mla_narrow or mla_codes for tiles of that many lines."""
     macros = {**_macros(options, tile), "KEY_SIZE": LATENT}
     if options.codes:
         keeps, leaves = CODES_REGISTERS[tile]

@@ -59,7 +59,7 @@ class PreparedPrefill:
         return 16
 
     def plan_bytes(self, rows: int, slices: int) -> int:
-        """Return the bytes of the plan of at most so many rows and slices."""
+        """Return the bytes of the plan of at most that many rows and slices."""
         ratio = self.heads // self.layout.kv_heads
         return plan_bytes(rows, slices, self._kernel.lines, ratio, self._kernel.most_sharers)
 
@@ -101,7 +101,7 @@ class PreparedPrefill:
         self._kernel.start(handle, arguments)
 
     def divide(self, num_rows: int, slices: int) -> Division:
-        """Return the division of a step of so many rows and slices among thread blocks."""
+        """Return the division of a step of that many rows and slices among thread blocks."""
         return Division(num_rows, slices, self._pack(num_rows, slices), self._sharers(num_rows))
 
     def _pack(self, num_rows: int, slices: int) -> int:

@@ -78,7 +78,7 @@ def tiles(key_size: int, value_size: int, *, in_keys: bool, bits: int, shared_by
 
 
 def plan_bytes(rows: int, slices: int, lines: int, ratio: int, most_sharers: int) -> int:
-    """Return the bytes of the largest plan of so many rows and slices (prefill/plan.cu)."""
+    """Return the bytes of the largest plan of that many rows and slices (prefill/plan.cu)."""
     num_tiles = rows // (lines // min(ratio, lines)) + slices
     before = -(-(_PLAN_HEADER + most_sharers + slices) // _PLAN_TILE)
     return 4 * _PLAN_TILE * (before + num_tiles)

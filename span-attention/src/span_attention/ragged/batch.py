@@ -31,7 +31,7 @@ from span_attention.operands import check_device
 from span_attention.ragged.options import RaggedOptions
 from span_attention.ragged.prepared import Operands, PreparedRagged, prepare
 
-_ROW_BYTES = 16  # rows begin at multiples of so many
+_ROW_BYTES = 16  # rows begin at multiples of this many
 _EVERYTHING = 1 << 28  # rows ahead; more than a sequence has
 
 

@@ -197,7 +197,7 @@ class PreparedRagged:
     _plan: Call[PlanArguments]
 
     def plan_bytes(self, rows: int, slices: int) -> int:
-        """Return the bytes of the plan of at most so many rows and sequences."""
+        """Return the bytes of the plan of at most that many rows and sequences."""
         return plan_bytes(rows, slices, self._kernel.lines, ratio=1, most_sharers=0)
 
     def plan(self, handle: int, plan: int, query_start_loc: int, slices: int) -> None:

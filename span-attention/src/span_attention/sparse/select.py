@@ -72,7 +72,7 @@ class _Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSelection:
-    """The selection of the best `k` of at most `most` keys by so many tokens, of which one launch
+    """The selection of the best `k` of at most `most` keys by that many tokens, of which one launch
     takes `at_once`.
     """
 
@@ -257,7 +257,7 @@ def _score_for(dtype: str, tile: ScoreTile, gpu_index: int) -> Call[ScoreArgumen
 
 @prepared_once(1024)
 def _select_for(rows: int, most: int, gpu_index: int) -> tuple[Call[SelectArguments], int]:
-    """Return the select of so many rows of at most `most` scores, and how many a block holds."""
+    """Return the select of that many rows of at most `most` scores, and how many a block holds."""
     gpu = get_gpu(gpu_index)
     has_clusters = gpu.arch not in BEFORE_HOPPER
     blocks = blocks_per_row(rows, most, gpu.sm_count, has_clusters=has_clusters)

@@ -32,7 +32,7 @@ class SpanTable:
         return max(0, -(-stop // self._span_len) - max(self.stop, begin))
 
     def num_spare(self, running: int) -> int:
-        """Return how many spans must stay available for so many sequences that run."""
+        """Return how many spans must stay available for that many sequences that run."""
         return running
 
     def slide(self, start: int) -> None:

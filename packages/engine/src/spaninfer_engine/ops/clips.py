@@ -24,7 +24,7 @@ def num_rows(num_frames: int) -> int:
 
 
 def num_tokens(rows: int, pool: int) -> int:
-    """Return how many tokens so many rows make."""
+    """Return how many tokens that many rows make."""
     return rows // pool
 
 

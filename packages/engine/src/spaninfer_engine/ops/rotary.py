@@ -17,7 +17,7 @@ from spaninfer_engine.step.batch import Batch
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-_STATES = 256  # frequencies of so many lengths are kept; "dynamic" has one per length
+_STATES = 256  # frequencies of this many lengths are kept; "dynamic" has one per length
 
 
 class Rotary:

@@ -100,7 +100,7 @@ Sample = Callable[
 
 
 Report = Callable[[Logits, NDArray[np.integer], int], TokenLogprobs]
-"""Returns the log-probabilities of ids[R] under logits[R V], with so many most likely tokens."""
+"""Returns the log-probabilities of ids[R] under logits[R V], with that many most likely tokens."""
 
 
 class Sampler:

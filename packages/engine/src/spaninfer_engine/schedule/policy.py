@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from spaninfer_engine.plan import Slice, Tuning
 
-# A level of priority is worth so many seconds of waiting.
+# A level of priority is worth this many seconds of waiting.
 LEVEL_S = 10.0
 
 # By how much a request puts off its client's next one, and at the most.
@@ -274,7 +274,7 @@ def _encoded_at_once(tuning: Tuning, has_decodes: bool) -> int:
 
 
 def _prefills(prefills: Sequence[P], tokens: int, logits: int) -> tuple[list[Slice], list[P]]:
-    """Spend so many tokens, and logits of prompts, on prefills: in order, but with no more than
+    """Spend that many tokens, and logits of prompts, on prefills: in order, but with no more than
     half of them for one client while others' wait.
     """
     slices: list[Slice] = []
@@ -314,7 +314,7 @@ def _granted(prefills: Sequence[P], tokens: int, logits: int) -> list[int]:
 
 
 def _beside(decodes: int, tokens: int, tile: int, number: int) -> int:
-    """Return how many of so many tokens of prompts a step with decodes takes."""
+    """Return how many of that many tokens of prompts a step with decodes takes."""
     if decodes < MANY_DECODES or tile == 1:
         return tokens
     if tokens < FEW_TILES * tile and number % EVERY:

@@ -120,7 +120,7 @@ class PatchTower:
     A row of patches holds [channel, frame, row, column] of its pixels. `merge` patches squared
     become one token; `window` patches squared attend among themselves in layers that say so.
     The j-th of `deepstack` is a layer and the merger whose rows are added to the output of the
-    decoder's layer j. Towers with `tile` read pictures of one size, so many patches squared.
+    decoder's layer j. Towers with `tile` read pictures of one size, that many patches squared.
     `extra` rows [n, width] come behind those of patches, for inputs that say where they belong.
     """
 
@@ -157,7 +157,7 @@ class PatchTower:
         return tuple(dict.fromkeys(each.square for each in found if each is not None))
 
     def rows_of(self, num_patches: int) -> int:
-        """Return how many rows are made of a frame of so many patches."""
+        """Return how many rows are made of a frame of that many patches."""
         if isinstance(self.merger, Resampler):
             return self.merger.count
         return num_patches // self.merge**2

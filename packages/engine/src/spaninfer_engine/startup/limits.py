@@ -295,7 +295,7 @@ def resolved(
 
 
 def _tuning(compute: Compute, step_tokens: int, vocab: int) -> Tuning:
-    """Return the backend's tuning, for steps of so many tokens and a vocabulary of that size."""
+    """Return the backend's tuning, for steps of that many tokens and a vocabulary of that size."""
     tuning = compute.backend.tuning
     return replace(
         tuning,

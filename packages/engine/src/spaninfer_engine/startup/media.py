@@ -33,7 +33,7 @@ def encoder_bytes(asked: EngineConfig, model: Model, available: int) -> int:
 
 
 def max_encoded(asked: EngineConfig, model: Model, compute: Compute, num_bytes: int) -> int:
-    """Return how many tokens of media so many bytes hold; ConfigError where it is not one."""
+    """Return how many tokens of media that many bytes hold; ConfigError where it is not one."""
     if not isinstance(model, Decoder) or not model.towers:
         return 0
     # On CPUs a dtype is what GEMMs see; rows stay in float32.

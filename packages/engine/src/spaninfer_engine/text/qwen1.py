@@ -41,7 +41,7 @@ _AUDIO = ("<audio>", "</audio>")
 
 
 def special_tokens(num_pieces: int, media: Collection[str]) -> list[SpecialToken]:
-    """Return the tokens behind so many pieces, of a model whose config.json has the keys `media`.
+    """Return the tokens behind that many pieces, of a model whose config.json has the keys `media`.
 
     What a model of `visual` says about places in pictures, and one of `audio` about its task, are
     words of conversations: users write them, and answers show them.

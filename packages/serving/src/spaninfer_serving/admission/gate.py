@@ -70,7 +70,7 @@ class AdmissionGate:
         self._resting = loop.call_soon(self._rest, loop, rounds)
 
     def _rest(self, loop: asyncio.AbstractEventLoop, rounds: int) -> None:
-        """Open behind so many rounds, this one among them, or for another account."""
+        """Open behind that many rounds, this one among them, or for another account."""
         if rounds == 1 or (len(self._waiting) and self._waiting.next_account != self._account):
             self._is_resting = False
             self._open(loop)

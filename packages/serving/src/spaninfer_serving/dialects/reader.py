@@ -140,7 +140,7 @@ class Reader:
         return self._text[self._at]
 
     def take(self, length: int = 1) -> Wait[str]:
-        """Return so many characters; Malformed where there are fewer."""
+        """Return that many characters; Malformed where there are fewer."""
         while len(self._text) - self._at < length:
             if self._is_ended:
                 raise Malformed("the text ends")

@@ -51,7 +51,7 @@ class KeyMeter:
         self._tokens = _allowance(limits.tokens_per_minute, now_s)
 
     def admit(self, num_tokens: int, now_s: float) -> None:
-        """Count a request with so many tokens of prompts; Problem 429 where it has to wait.
+        """Count a request with that many tokens of prompts; Problem 429 where it has to wait.
 
         Tokens of answers are counted when they are known: a key may owe some, and waits then.
         """

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1 << 14  # where files are not the limit, memory is: each may hold pieces read
 
-# On Windows asyncio accepts so many before it looks at the first, and frees the descriptor of a
+# On Windows asyncio accepts this many before it looks at the first, and frees the descriptor of a
 # closed one three rounds later. With uvicorn's 2048, descriptors ran out in between, and asyncio
 # logs each attempt then: 62 MB in 26 s. (Elsewhere: acceptor.py.)
 ACCEPTED_AT_ONCE = 8

@@ -182,7 +182,7 @@ class BodyBudget:
         self.shared_bytes -= more_bytes - own
 
     def give_back(self, num_bytes: int) -> None:
-        """Give back what a body of so many bytes has taken."""
+        """Give back what a body of that many bytes has taken."""
         self.own_bytes += self._own(num_bytes)
         self.shared_bytes += num_bytes - self._own(num_bytes)
 

@@ -94,7 +94,7 @@ class Figures:
         self._own[_PLACES["connections"]] = num
 
     def has_more_connections(self, num_more: int) -> bool:
-        """Return whether this process has so many more than another, and one beyond that."""
+        """Return whether this process has that many more than another, and one beyond that."""
         least = int(self._rows[:, _PLACES["connections"]].min())
         return self.num_connections > least + num_more
 
@@ -115,5 +115,5 @@ class Figures:
 
 
 def bytes_for(num_processes: int) -> int:
-    """Return the size of the memory of so many processes."""
+    """Return the size of the memory of that many processes."""
     return num_processes * NUM_FIGURES * 8

@@ -34,7 +34,7 @@ class Metrics:
         self.count_response = figures.count_response
 
     def note_texts(self, lengths: Sequence[int], queued_s: float, lasted_s: float) -> None:
-        """Note a request about texts of so many tokens each."""
+        """Note a request about texts of that many tokens each."""
         observe = self._figures.observe
         for length in lengths:
             observe("prompt_tokens", length)

@@ -19,7 +19,7 @@ async def live(request: Request) -> JSONResponse:
     try:
         stats = await service_of(request).client.stats()
     except EngineClosed:  # its process is gone, and this one ends: another one is on its way
-        return JSONResponse({"status": "the engine is started anew"})
+        return JSONResponse({"status": "the engine is restarting"})
     if stats.state is EngineState.FAILED:
         return JSONResponse({"status": "the engine has failed"}, status_code=503)
     return JSONResponse({"status": "live"})

@@ -146,7 +146,7 @@ async def with_media(
 
 
 async def _worked(request: Request, size: int, work: Callable[[Check], T]) -> T:
-    """Return what `work` makes of so many bytes: in place of few, else in the threads that parse.
+    """Return what `work` makes of that many bytes: in place of few, else in the threads that parse.
 
     The client's leaving drops the work, and raises Problem.
     """

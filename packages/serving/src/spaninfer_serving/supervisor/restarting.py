@@ -1,4 +1,4 @@
-"""Answers while the engine's process is started anew: 503, with when to come again."""
+"""Answers while the engine's process restarts: 503 with Retry-After."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LINGER_S: Final = 2.0  # in which the rest of a request is read: closed before, 
 MAX_RETRY_S: Final = 10  # starts may take less than the first did
 AT_ONCE: Final = 512  # connections; more wait in the system
 
-_MESSAGE: Final = "the engine's process has ended and is started anew; try again later"
+_MESSAGE: Final = "the engine's process has crashed and is restarting; try again later"
 _REFUSAL: Final = {"message": _MESSAGE, "type": "server_error", "param": None, "code": "restarting"}
 
 
 def answer_while(
     control: socket.socket, listener: socket.socket, status: FromEngine, start_s: int
 ) -> None:
-    """Answer whoever connects until the engine's process says that it does, or ends.
+    """Answer every connection until the engine's process says that it does so itself, or exits.
 
     `start_s` is how long a start takes: refusals say how much of it is left.
     """
@@ -88,9 +88,9 @@ class _Answers:
         path = rest.partition(b" ")[0].partition(b"?")[0]
         said: dict[str, object]
         if path == b"/health/live":  # a restart of everything would not help
-            status, said = "200 OK", {"status": "the engine is started anew"}
+            status, said = "200 OK", {"status": "the engine is restarting"}
         elif path in (b"/health/ready", b"/health"):
-            status, said = "503 Service Unavailable", {"status": "the engine is started anew"}
+            status, said = "503 Service Unavailable", {"status": "the engine is restarting"}
         else:
             status, said = "503 Service Unavailable", {"error": _REFUSAL}
         body = json.dumps(said).encode()

@@ -116,7 +116,7 @@ class UpdateWeightsRequest(RequestFields):
 
 
 class WeightsUpdated(BaseModel):
-    """The weights have been exchanged; so many requests ran, and were waited for or ended."""
+    """The weights have been exchanged; that many requests ran, and were waited for or ended."""
 
     success: Literal[True] = True
     message: str

@@ -96,7 +96,7 @@ class SamplingFields(DrawFields):
     include_stop_str_in_output: bool | None = None
     processed_logprobs: bool | None = None
     return_token_ids: bool = False
-    prompt_logprobs: int | None = None  # of so many top tokens beside those of the prompt
+    prompt_logprobs: int | None = None  # of this many top tokens beside those of the prompt
 
     # accepted because clients send them; they cannot change an answer here
     user: str | None = None

@@ -39,7 +39,7 @@ _PLANS = _ANGLES + 2 * MAX_ROPES
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The items of attention with so many query heads per key head, and a window; see `plan`."""
+    """The items of attention with that many query heads per key head, and a window; see `plan`."""
 
     group: int
     window: int
@@ -51,7 +51,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The items of an indexer's scores, for so many keys that a row reads at the most."""
+    """The items of an indexer's scores, for that many keys that a row reads at the most."""
 
     heads: int
     top_k: int
@@ -59,7 +59,7 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPlan:
-    """The items of attention to selected keys, so many of each row; see `selected_plan`."""
+    """The items of attention to selected keys, that many of each row; see `selected_plan`."""
 
     group: int
     top_k: int
@@ -140,7 +140,7 @@ class Inputs:
         in_windows: bool = False,
         chunked: bool = False,
     ) -> AttentionPlan:
-        """Return how attention with so many query heads per key head is cut from now on.
+        """Return how attention with that many query heads per key head is cut from now on.
 
         `row_bytes`: of the parts that one row leaves. `in_windows`: among the rows of a tower's
         windows. `chunked`: windows do not slide.
@@ -149,7 +149,7 @@ class Inputs:
         return AttentionPlan(count, *self._plan_words(count))
 
     def selection(self, heads: int, top_k: int) -> SelectionPlan:
-        """Return how the scores of an indexer with so many heads are cut from now on."""
+        """Return how the scores of an indexer with that many heads are cut from now on."""
         count = self._count(_Selection(heads, top_k))
         return SelectionPlan(count, *self._plan_words(count))
 
@@ -164,7 +164,7 @@ class Inputs:
         return StatePlan(count, *self._plan_words(count))
 
     def experts(self, top_k: int, experts: int, *, per_logit: bool) -> ExpertCounts:
-        """Return how calls for experts are cut from now on, of rows that choose so many each."""
+        """Return how calls for experts are cut from now on, of rows that choose that many each."""
         rows = LOGITS if per_logit else TOKENS
         places = self._count(_Places(rows, top_k))
         return ExpertCounts(rows, places, self._count(_Runs(rows, top_k, experts)))

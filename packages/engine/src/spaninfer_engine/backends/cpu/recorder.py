@@ -61,7 +61,7 @@ class Value:
 
 
 class Recorder:
-    """Calls written down so far, and the buffers of their values, for so many rows."""
+    """Calls recorded so far, and the buffers of their values, for that many rows."""
 
     def __init__(
         self,

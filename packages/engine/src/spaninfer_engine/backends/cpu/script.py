@@ -122,7 +122,7 @@ class LastRun(NamedTuple):
 
 
 def is_worth_waking(last: LastRun | None, rows: int) -> bool:
-    """Return True if parked threads are to be woken for so many rows: by the last run, one thread
+    """Return True if parked threads are to be woken for that many rows: by the last run, one thread
     would need long.
     """
     return last is None or last.ns * rows > BRIEF_NS * last.rows
@@ -213,7 +213,7 @@ class _Linked:
     kept: list[Floats]
 
     def serves(self, step: Step[Floats], rows: int, num_logits: int) -> bool:
-        """Return True if there is memory for so many rows and keys and values have not moved."""
+        """Return True if there is memory for that many rows and keys and values have not moved."""
         return (
             rows <= self.rows
             and num_logits <= self.num_logits

@@ -57,7 +57,7 @@ class CudaBackend(Backend):
         # A step reads all weights, for few tokens as for many: 8192 take a model of 7 billion
         # parameters 0.2 s on an H200, and it computes them at its full rate.
         step_tokens=8192,
-        # A step of so many is bound by arithmetic: longer ones compute little sooner, and every
+        # A step of this many is bound by arithmetic: longer ones compute little sooner, and every
         # decode in them waits. 8192 of them take 7B 160 ms on an H200, these 40; with 1024, 256
         # prompts of 512 tokens would take 5 % longer, because every step reads all keys.
         mixed_prompt_tokens=2048,

@@ -24,7 +24,7 @@ from spaninfer_engine.backends.cuda.quantised import (
 from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
 
 _BLOCK = 128  # columns, and rows, of FP8 weights that share a scale
-_GRAIN = 8  # columns, and rows of gate or up, come in so many
+_GRAIN = 8  # columns, and rows of gate or up, come in this many
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class ExpertLayer:
     formats: moe.Formats | None = None  # of weights that are codes
 
     def shape(self, tokens: int) -> moe.MoeShape:
-        """Return the shape for so many tokens."""
+        """Return the shape for that many tokens."""
         return moe.MoeShape(tokens, self.rule.top_k, self.channels, self.inner)
 
 

@@ -19,8 +19,8 @@ from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Kernel, Pack
 from spaninfer_engine.spec.mlp_nodes import ActivationName
 
-GRAIN = 8  # columns of weights come in multiples of so many, with zeros behind
-# From head to head, channels are a multiple of so many: attention in heads of 72 computes 294
+GRAIN = 8  # columns of weights come in multiples of this many, with zeros behind
+# From head to head, channels are a multiple of this many: attention in heads of 72 computes 294
 # TFLOP/s where they lie together, 367 where they are 80 apart (8 x 5,476 patches, H200).
 APART = 16
 _ROTATION = ("r = rotate q", "s = rotate k")

@@ -1,6 +1,6 @@
 """Shapes of steps that are captured as CUDA graphs, and how a step is padded to one. Pure.
 
-A captured step has room for so many decodes, then so many prompts, whose tokens share a number:
+A captured step has room for some decodes, then for some prompts, whose tokens share a number:
 
     slices   decodes | padding | prompts | empty ones
     tokens   one each, padding included  | prompts' tokens | padding
@@ -41,7 +41,7 @@ _MANY_TOKENS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 _MANY_TOKENS_STARTED = (512, 2048)
 
 # Launching the operators of a layer one by one takes the host so long (H200's host, 0.5B: 4.5 ms
-# for 24 layers, 2026-11-21), and a GPU like that computes so many operations meanwhile.
+# for 24 layers, 2026-11-21), and a GPU like that computes this many operations meanwhile.
 _LAYER_S = 190e-6
 _OPERATIONS_PER_S = 500e12
 _ALONE = 1024
@@ -228,7 +228,7 @@ def max_prompts(requests: int) -> int:
 
 
 def _many_prompts(requests: int) -> tuple[int, ...]:
-    """Return the rooms for more prompts than `PROMPTS` has, of up to so many requests."""
+    """Return the rooms for more prompts than `PROMPTS` has, of up to that many requests."""
     most = min(requests, _MANY_PROMPTS[-1])
     if most <= PROMPTS[-1]:
         return ()

@@ -24,7 +24,7 @@ operations (V2 and V3), and what is made around them takes as long as 80 more. S
 prompt also read what was cached before it that way."""
 
 CHUNK_TOKENS: Final = 4096
-"""Cached tokens that are read at a time, at the least: the GPU has as much to do with so many as
+"""Cached tokens that are read at a time, at the least: the GPU has as much to do with that many as
 the host with their launches, and the largest step of a start sets aside memory for them."""
 
 _SPAN_LEN: Final = 32

@@ -44,7 +44,7 @@ from spaninfer_engine.spec.attention_nodes import Rope, RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName
 from spaninfer_engine.spec.nodes import CacheGroup
 
-HEAD_GRAIN = 16  # attention kernels take heads of multiples of so many channels
+HEAD_GRAIN = 16  # attention kernels take heads of multiples of this many channels
 CODE_GRAIN = 32  # the same where two of them share a byte
 _CODES = {"fp8": Format.FP8, "int8": Format.INT8, "uint4": Format.UINT4}
 

@@ -163,7 +163,7 @@ class _Arriving:
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def fetch(self, out: Tensor, words: int, count: int) -> Sampled:
-        """Begin to copy so many words, about `count` tokens, on torch's current stream."""
+        """Begin to copy that many words, about `count` tokens, on torch's current stream."""
         self._pinned[:words].copy_(out[:words], non_blocking=True)
         self._arrived.record()
         return Sampled(self._words[:words], count, self._arrived)

@@ -25,7 +25,7 @@ class SamplingLaunches(NamedTuple):
 
     @classmethod
     def of(cls, work: SamplingWork) -> Self:
-        """Return the launches of a step in which so many rows have work."""
+        """Return the launches of a step in which that many rows have work."""
         return cls(work.penalties > 0, _sized(work.typical), _sized(work.logprobs))
 
     @property
@@ -39,7 +39,7 @@ PLAIN = SamplingLaunches()
 
 
 def _sized(num_rows: int) -> int:
-    """Return the rows that a launch is for of which so many have work."""
+    """Return the rows that a launch is for of which that many have work."""
     if num_rows > FEW_ROWS:
         return ALL_ROWS
     return FEW_ROWS if num_rows else 0

@@ -21,7 +21,7 @@ from spaninfer_engine.backends.cuda.kernels import Kernels
 from spaninfer_engine.backends.cuda.scaled_gemm import CODE_TYPES, Scaled, ScaledKind
 from spaninfer_engine.load.packing import Packing
 
-COLUMN_GRAIN = 16  # columns of a weight come in so many
+COLUMN_GRAIN = 16  # columns of a weight come in this many
 _LAST = {"fp8": 448.0, "int8": 127.0}
 _AT_ONCE = 1 << 25  # weights whose float32 intermediates are there at a time
 

@@ -72,7 +72,7 @@ class ScaledGemm:
                 self._gemm(rows, kind)
 
     def expect(self, inner: int, codes: Codes) -> None:
-        """Have norms of `inner` channels write codes, for a weight with so many columns."""
+        """Have norms of `inner` channels write codes, for a weight with that many columns."""
         self._wanted.setdefault(inner, codes)
 
     def coded_rows(self, x: Tensor) -> Scaled | None:

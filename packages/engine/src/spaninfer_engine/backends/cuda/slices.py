@@ -16,7 +16,7 @@ _SPARED = 2  # times as many rows as wanted ones, at the least
 class AttentionSlices:
     """The R slices of a step's T rows: decodes of one row each, then longer ones. All int32.
 
-    Each of the W rows with logits belongs to a row of the span tables and sees so many positions.
+    Each of the W rows with logits belongs to a row of the span tables and sees that many positions.
 
     `prefills` are the slices behind the decodes as the host knows them, which plain attention goes
     through one by one; a captured step has none. A padding row has length 0 and negative slots.

@@ -99,7 +99,7 @@ class StepGraphs:
         return shape if self._is_due(shape, columns, NEEDED) else replace(shape, sampling=PLAIN)
 
     def _is_due(self, shape: GraphShape, columns: int, needed: int) -> bool:
-        """Note that a step lacked its graph; capture that if so many did, and return True."""
+        """Note that a step lacked its graph; capture that if that many did, and return True."""
         if self._num_late == MAX_LATE_GRAPHS:
             return False
         self._missed[shape, columns] += 1

@@ -27,7 +27,7 @@ from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.spec.mlp_nodes import ActivationName
 
-HEAD_GRAIN = 8  # channels of a head come in multiples of so many, or torch attends
+HEAD_GRAIN = 8  # channels of a head come in multiples of this many, or torch attends
 _MATRIX = "matrix"  # layout of a weight whose columns are filled up
 
 

@@ -30,7 +30,7 @@ def largest_batch(sizes: Sizes, *, with_cached: bool = True) -> Batch:
     """Return a batch with every token and every slice that `sizes` allow.
 
     As few slices as can be are prompts, which share all tokens that are not decodes, behind as many
-    that are cached if there may be so many, and none unless `with_cached`; the last one gets as
+    that are cached if there may be that many, and none unless `with_cached`; the last one gets as
     many logits as a step may have of prompts, and the host gets as many as are sent at a time.
     Decodes, in table row -1, pad; the prompts are those of row 0, whatever it holds.
     """

@@ -166,7 +166,7 @@ def _closed() -> Programs[Any]:
 
 
 def _before(others: int, work: Work[T]) -> Work[T]:
-    """Do work in front of so many other kernels."""
+    """Do work in front of that many other kernels."""
     while True:
         try:
             yield next(work) + others

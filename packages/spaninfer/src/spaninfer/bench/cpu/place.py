@@ -19,7 +19,7 @@ from spaninfer.bench.records import circumstances, load
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Run so many competing processes, each pinned to one of this process's CPUs in turn.
+    """Run that many competing processes, each pinned to one of this process's CPUs in turn.
 
     The system cannot move them out of the way, as it would where another CPU is free.
     """
@@ -46,7 +46,7 @@ while os.getppid() == parent:  # a benchmark that is killed cannot end this proc
 
 
 def place(beside: int = 0) -> dict[str, Any]:
-    """Return the circumstances of records, `beside` so many busy processes.
+    """Return the circumstances of records, `beside` that many busy processes.
 
     `load` is the system's mean of the last minute: ask at first, for what is measured is a load.
     `cpus` are those that this process may use, None where the system keeps none to some of them;

@@ -43,7 +43,7 @@ MEMORY: Final = 256 << 20  # of keys and values: thousands of tokens
 @dataclass(frozen=True, slots=True)
 class Side:
     """A program at a format: seconds of a batch, and the divergence that it costs the bundled model
-    in steps of so many rows. `instructions` is what a peer says of the CPU's that it uses.
+    in steps of that many rows. `instructions` is what a peer says of the CPU's that it uses.
     """
 
     program: str

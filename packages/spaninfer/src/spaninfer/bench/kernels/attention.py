@@ -68,7 +68,7 @@ def decode_cases() -> Iterator[Case]:
 
 
 def prefill_cases() -> Iterator[Case]:
-    """Slices of prompts, causal, after so many tokens that are in the spans already."""
+    """Slices of prompts, causal, after that many tokens that are in the spans already."""
     for rows, before, heads in _PREFILLS:
         pairs = sum(n * before + n * (n + 1) // 2 for n in rows)
         tokens = heads.query * sum(rows) * 2 + heads.kv * (sum(rows) + len(rows) * before) * 2

@@ -19,7 +19,7 @@ from spaninfer.bench.workloads import Prompts
 OPTIONS: Final = tuple(options_of(1))
 
 REST_S: Final = 0.3  # in which an engine on a GPU captures the graphs that its steps lacked
-EVERY: Final = 10  # one request in so many has the option, where they are mixed
+EVERY: Final = 10  # one request in this many has the option, where they are mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ FOR_GPUS: Final = Batch(requests=64, prompt_len=256, output_len=48)
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What is timed: batches of random prompts over a vocabulary, so many times."""
+    """What is timed: batches of random prompts over a vocabulary, that many times."""
 
     batch: Batch
     vocab: int

@@ -23,7 +23,7 @@ from spaninfer.bench.serve.clients import Seen, clients
 from spaninfer.bench.serve.workloads import WORKLOADS, Workload
 from spaninfer.bench.soak.client import Target
 
-CORES_EACH = 4  # a process of clients for so many: the server needs the others
+CORES_EACH = 4  # a process of clients for this many: the server needs the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from spaninfer.bench.serve.workloads import PROMPT, Workload
 
 
 def engine_window(engine: Engine, workload: Workload, seconds: float) -> Window:
-    """Return what an engine did for a workload in so many seconds, and what that cost."""
+    """Return what an engine did for a workload in that many seconds, and what that cost."""
     sampling = SamplingParams(
         max_tokens=workload.body["max_tokens"], temperature=0, ignore_eos=True
     )

@@ -40,7 +40,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 async def ordinary_clients(target: Target, seconds: float) -> Waits:
-    """Return what `CLIENTS` clients met in so many seconds; what they began then is finished."""
+    """Return what `CLIENTS` clients met in that many seconds; what they began then is finished."""
     waits = Waits()
     end = perf_counter() + seconds
     clients = [_client(target, number, end, waits) for number in range(CLIENTS)]

@@ -49,7 +49,7 @@ def ask_all(engine: Engine, asked: Sequence[Messages], at_once: int, output_len:
 
 
 def ask(engine: Engine, messages: Messages, output_len: int) -> Answered:
-    """Have one conversation answered with so many tokens."""
+    """Have one conversation answered with that many tokens."""
     begin_s = perf_counter()
     prompt = engine.encode_chat(messages)
     handle, queue = engine.start_request(prompt, replace(GREEDY, max_tokens=output_len))

@@ -1,4 +1,4 @@
-"""Conversations of three turns about a picture each, so many at once, turn by turn.
+"""Conversations of three turns about a picture each, that many at once, turn by turn.
 
 All of a turn start together. Each turn brings the whole conversation, the picture's file in it, and
 a new question; earlier answers are a text of as many tokens as models gave. The first turn has to
@@ -21,7 +21,7 @@ TURNS: Final = 3
 OUTPUT_LEN: Final = 120
 
 _ANSWER = " a" * OUTPUT_LEN  # a token each
-_CONVERSATIONS = 4  # at least: one request at a time has so many runs
+_CONVERSATIONS = 4  # at least: one request at a time has this many runs
 _SEED_BITS = 12  # pictures of one workload are not those of another
 
 
