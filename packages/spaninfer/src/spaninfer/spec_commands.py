@@ -19,7 +19,7 @@ def list_specs() -> None:
 
 
 @app.command("show")
-def show_spec(name: Annotated[str, typer.Argument(help="As printed by 'spec list'.")]) -> None:
+def show_spec(name: Annotated[str, typer.Argument(help="A name printed by 'spec list'.")]) -> None:
     """Print one architecture with everything it inherits."""
     with show.errors_as_sentences():
         show.spec(name)
@@ -29,7 +29,7 @@ def show_spec(name: Annotated[str, typer.Argument(help="As printed by 'spec list
 def check_spec(
     file: Annotated[Path, typer.Argument(help="A spec file.")],
     checkpoint: Annotated[
-        Path | None, typer.Option(help="A checkpoint that the spec should describe.")
+        Path | None, typer.Option(help="A checkpoint to check the spec against.")
     ] = None,
 ) -> None:
     """Say what is unknown, unread, missing or of the wrong shape."""
