@@ -9,7 +9,7 @@ from spaninfer_engine import Output
 from spaninfer_engine.handle import merge
 from spaninfer_engine.request import FinishReason, TokenLogprob, Usage
 from spaninfer_serving.answers.chunks import chat_chunks, completion_chunks
-from spaninfer_serving.answers.responses import Prompt, ResponseMeta
+from spaninfer_serving.answers.responses import AnswerSpec, Prompt, ResponseMeta
 from spaninfer_serving.http.typed_events import TypedEvents
 from spaninfer_serving.messages_api.answer import message_events
 from spaninfer_serving.responses_api.answer import finished, items_of, response_events
@@ -70,13 +70,10 @@ def events(kind, outputs, *, logprobs, token_ids, echo):
             yield 0, output
 
     async def read():
-        if kind == "chat":
-            shape = {"choices": 1, "prompt": PROMPT, "logprobs": logprobs, "form": None}
-            chunks = chat_chunks(arrive(), meta, Words(), **shape)
-        else:
-            shape = {"prompts": (PROMPT,), "choices": 1}
-            shape |= {"echo": echo, "logprobs": logprobs}
-            chunks = completion_chunks(arrive(), meta, Words(), **shape)
+        spec = AnswerSpec(
+            meta=meta, words=Words(), prompts=(PROMPT,), choices=1, logprobs=logprobs, echo=echo
+        )
+        chunks = (chat_chunks if kind == "chat" else completion_chunks)(arrive(), spec)
         found = []
         async for chunk in chunks:
             if isinstance(chunk, list):

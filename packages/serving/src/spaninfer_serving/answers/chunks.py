@@ -20,7 +20,7 @@ from spaninfer_serving.answers.fields import (
     usage_of,
 )
 from spaninfer_serving.answers.responses import (
-    Prompt,
+    AnswerSpec,
     ResponseMeta,
     checked,
     completion_with,
@@ -28,23 +28,17 @@ from spaninfer_serving.answers.responses import (
     token_by_token,
     usage_at_end,
 )
-from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.wire.chat import ChatChunk, ChatChunkChoice, Delta
 from spaninfer_serving.wire.completions import CompletionChoice, CompletionResponse
 from spaninfer_serving.wire.pieces import TextEvents, in_pieces
 
 
 async def chat_chunks(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    choices: int,
-    prompt: Prompt,
-    logprobs: bool,
-    form: AnswerFormat | None,
+    outputs: AsyncIterator[tuple[int, Output]], spec: AnswerSpec
 ) -> AsyncGenerator[ChatChunk | list[bytes], None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
+    meta, choices, (prompt,) = spec.meta, spec.choices, spec.prompts
+    words = spec.words if spec.logprobs else None
     for index in range(choices):
         role = Delta(role="assistant", content="")
         first = _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
@@ -56,10 +50,10 @@ async def chat_chunks(
         part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
         return _chat_chunk(meta, [part])
 
-    is_plain = form is None and not (logprobs or meta.token_ids)
+    is_plain = spec.form is None and not (spec.logprobs or meta.token_ids)
     events: dict[int, TextEvents] = {}
     usages: dict[int, EngineUsage] = {}
-    answers = [ChatAnswer(form) for _ in range(choices)]
+    answers = [ChatAnswer(spec.form) for _ in range(choices)]
     async for index, news in outputs:
         rest: Output | None = news
         if is_plain:
@@ -73,7 +67,7 @@ async def chat_chunks(
         async for output in token_by_token(rest):
             if output.finish_reason is not None:
                 usages[index] = usage_at_end(output)
-            part = _chat_part(index, output, answers[index], meta, words if logprobs else None)
+            part = _chat_part(index, output, answers[index], meta, words)
             if part is not None:
                 yield _chat_chunk(meta, [part])
     if meta.include_usage:
@@ -114,18 +108,11 @@ def _chat_part(
 
 
 async def completion_chunks(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    prompts: Sequence[Prompt],
-    choices: int,
-    echo: bool,
-    logprobs: bool,
+    outputs: AsyncIterator[tuple[int, Output]], spec: AnswerSpec
 ) -> AsyncGenerator[CompletionResponse | list[bytes], None]:
     """Yield a text completion as it grows, then the usage."""
-    growing = _GrowingCompletion(meta, words, prompts, choices, echo=echo, logprobs=logprobs)
-    is_plain = not (logprobs or meta.token_ids)
+    meta, growing = spec.meta, _GrowingCompletion(spec)
+    is_plain = not (spec.logprobs or meta.token_ids)
     async for index, news in outputs:
         rest: Output | None = news
         if is_plain:
@@ -139,29 +126,19 @@ async def completion_chunks(
                 yield completion_with(meta, [part])
     if meta.include_usage:
         last = completion_with(meta, [])
-        last.usage = usage_of([len(prompt.ids) for prompt in prompts], growing.usages)
+        last.usage = usage_of([len(prompt.ids) for prompt in spec.prompts], growing.usages)
         yield last
 
 
 class _GrowingCompletion:
     """The choices of a text completion while their outputs come in; choice = prompt * n + index."""
 
-    def __init__(
-        self,
-        meta: ResponseMeta,
-        words: TokenDecoder,
-        prompts: Sequence[Prompt],
-        choices: int,
-        *,
-        echo: bool,
-        logprobs: bool,
-    ) -> None:
-        self._meta, self._words, self._prompts = meta, words, prompts
-        self._choices, self._echo, self._logprobs = choices, echo, logprobs
+    def __init__(self, spec: AnswerSpec) -> None:
+        self._spec = spec
         self._started: set[int] = set()
         # By prompt: its first choice computes it, and speaks before the others do.
-        self._of_prompts: list[Sequence[TokenLogprob]] = [()] * len(prompts)
-        self._offsets = [0] * (choices * len(prompts))
+        self._of_prompts: list[Sequence[TokenLogprob]] = [()] * len(spec.prompts)
+        self._offsets = [0] * (spec.choices * len(spec.prompts))
         self._events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
         self.usages: dict[int, EngineUsage] = {}
 
@@ -169,37 +146,38 @@ class _GrowingCompletion:
         """Return the events of tokens that are text alone."""
         if index not in self._events:
             self._events[index] = TextEvents(partial(self._text_chunk, index))
-        if self._is_first(index) and self._echo:
-            texts = (self._prompts[index // self._choices].text + texts[0], *texts[1:])
+        if self._is_first(index) and self._spec.echo:
+            texts = (self._spec.prompts[index // self._spec.choices].text + texts[0], *texts[1:])
         return self._events[index].json(texts)
 
     async def parts(self, index: int, output: Output) -> AsyncIterator[CompletionChoice]:
         """Yield what an output adds to its choice: early parts hold log-probabilities alone."""
-        number = index // self._choices
-        prompt, is_first = self._prompts[number], self._is_first(index)
-        is_echoed = self._echo and is_first
+        spec = self._spec
+        number = index // spec.choices
+        prompt, is_first = spec.prompts[number], self._is_first(index)
+        is_echoed = spec.echo and is_first
         ended = finish_reason(output.finish_reason)
         if ended is not None:
             self.usages[index] = usage_at_end(output)
         self._of_prompts[number] = self._of_prompts[number] or output.prompt_logprobs
-        shown = echoed(prompt, self._of_prompts[number]) if is_echoed and self._logprobs else ()
+        shown = echoed(prompt, self._of_prompts[number]) if is_echoed and spec.logprobs else ()
         pieces = in_pieces(chain(shown, output.logprobs))
         last = next(pieces)
         for piece in pieces:
             said, self._offsets[index] = await asyncio.to_thread(
-                completion_logprobs, last, self._words, self._offsets[index]
+                completion_logprobs, last, spec.words, self._offsets[index]
             )
             yield CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
             last = piece
         text = (prompt.text if is_echoed else "") + output.text
         part = CompletionChoice(index=index, text=text, finish_reason=ended)
-        if self._logprobs:
+        if spec.logprobs:
             part.logprobs, self._offsets[index] = completion_logprobs(
-                last, self._words, self._offsets[index]
+                last, spec.words, self._offsets[index]
             )
         if output.matched is not None:
             part.stop_reason = output.matched
-        if self._meta.token_ids:
+        if spec.meta.token_ids:
             part.token_ids = list(output.token_ids)
             if is_first:
                 part.prompt_token_ids = list(prompt.ids)
@@ -213,7 +191,7 @@ class _GrowingCompletion:
 
     def _text_chunk(self, index: int, text: str) -> CompletionResponse:
         part = CompletionChoice(index=index, text=text, finish_reason=None)
-        return completion_with(self._meta, [part])
+        return completion_with(self._spec.meta, [part])
 
 
 def _texts_and_end(output: Output) -> tuple[tuple[str, ...], Output | None]:

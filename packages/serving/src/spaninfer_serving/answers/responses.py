@@ -93,6 +93,19 @@ class Prompt:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSpec:
+    """An answer, but for the engine's outputs: what it repeats and shows of them."""
+
+    meta: ResponseMeta
+    words: TokenDecoder
+    prompts: Sequence[Prompt]  # a chat has one
+    choices: int  # of each prompt
+    logprobs: bool
+    echo: bool = False  # of a text completion: begin texts with their prompts
+    form: AnswerFormat | None = None  # of a chat: how its answers are taken apart
+
+
 @dataclass(slots=True)
 class Collected:
     """One choice: what has come of it."""
@@ -150,18 +163,10 @@ async def collect(
     return collected, usages
 
 
-async def chat_response(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    choices: int,
-    prompt: Prompt,
-    logprobs: bool,
-    form: AnswerFormat | None,
-) -> Answer:
+async def chat_response(outputs: AsyncIterator[tuple[int, Output]], spec: AnswerSpec) -> Answer:
     """Return the whole answer to a chat request."""
-    collected, usages = await collect(outputs, choices)
+    meta, form, (prompt,) = spec.meta, spec.form, spec.prompts
+    collected, usages = await collect(outputs, spec.choices)
 
     def choices_of_chat() -> list[ChatChoice]:
         return [_chat_choice(index, each, meta, form) for index, each in enumerate(collected)]
@@ -177,11 +182,11 @@ async def chat_response(
         usage=usage_of([len(prompt.ids)], usages, meta.media_tokens),
         prompt_token_ids=list(prompt.ids) if meta.token_ids else None,
     )
-    if not (logprobs or meta.prompt_logprobs):
+    if not (spec.logprobs or meta.prompt_logprobs):
         return response
     response.choices = []
-    said = [_chat_lists(choice, words) if logprobs else {} for choice in collected]
-    about = _prompt_lists(meta, collected[0], words)
+    said = [_chat_lists(choice, spec.words) if spec.logprobs else {} for choice in collected]
+    about = _prompt_lists(spec, collected[0])
     return answer_in_pieces(response, zip(parts, said, strict=True), about)
 
 
@@ -190,11 +195,11 @@ def _chat_lists(choice: Collected, words: TokenDecoder) -> Lists:
     return {"logprobs": chat_pieces(chat_logprobs(piece, words) for piece in pieces)}
 
 
-def _prompt_lists(meta: ResponseMeta, first: Collected, words: TokenDecoder) -> Lists:
+def _prompt_lists(spec: AnswerSpec, first: Collected) -> Lists:
     """Return what an answer says about a prompt, which its first choice computes."""
-    if not meta.prompt_logprobs:
+    if not spec.meta.prompt_logprobs:
         return {}
-    return {"prompt_logprobs": prompt_logprob_pieces(first.prompt_logprobs, words)}
+    return {"prompt_logprobs": prompt_logprob_pieces(first.prompt_logprobs, spec.words)}
 
 
 def _chat_choice(
@@ -225,16 +230,10 @@ def completion_with(meta: ResponseMeta, parts: list[CompletionChoice]) -> Comple
 
 
 async def completion_response(
-    outputs: AsyncIterator[tuple[int, Output]],
-    meta: ResponseMeta,
-    words: TokenDecoder,
-    *,
-    prompts: Sequence[Prompt],
-    choices: int,
-    echo: bool,
-    logprobs: bool,
+    outputs: AsyncIterator[tuple[int, Output]], spec: AnswerSpec
 ) -> Answer:
     """Return the whole answer to a text completion; choice = prompt * n + index."""
+    meta, prompts, choices = spec.meta, spec.prompts, spec.choices
     collected, usages = await collect(outputs, choices * len(prompts))
     parts = []
     said = []
@@ -242,7 +241,7 @@ async def completion_response(
         prompt = prompts[index // choices]
         part = CompletionChoice(
             index=index,
-            text=(prompt.text if echo else "") + "".join(choice.text),
+            text=(prompt.text if spec.echo else "") + "".join(choice.text),
             finish_reason=finish_reason(choice.end.finish_reason),
             stop_reason=choice.end.matched,
         )
@@ -251,13 +250,13 @@ async def completion_response(
             part.prompt_token_ids = list(prompt.ids)
         parts.append(part)
         first = collected[index - index % choices]  # computes the prompt, for the others too
-        shown = echoed(prompt, first.prompt_logprobs) if echo else ()
-        pieces = completion_pieces(_wire_parts(chain(shown, choice.logprobs), words))
-        of_choice = {"logprobs": pieces} if logprobs else {}
-        said.append({**of_choice, **_prompt_lists(meta, first, words)})
+        shown = echoed(prompt, first.prompt_logprobs) if spec.echo else ()
+        pieces = completion_pieces(_wire_parts(chain(shown, choice.logprobs), spec.words))
+        of_choice = {"logprobs": pieces} if spec.logprobs else {}
+        said.append({**of_choice, **_prompt_lists(spec, first)})
     response = completion_with(meta, parts)
     response.usage = usage_of([len(prompt.ids) for prompt in prompts], usages)
-    if not (logprobs or meta.prompt_logprobs):
+    if not (spec.logprobs or meta.prompt_logprobs):
         return response
     response.choices = []
     return answer_in_pieces(response, zip(parts, said, strict=True), {})

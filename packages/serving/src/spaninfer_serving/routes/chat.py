@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from spaninfer_engine import Placement
 
 from spaninfer_serving.answers.chunks import chat_chunks
-from spaninfer_serving.answers.responses import chat_response
+from spaninfer_serving.answers.responses import AnswerSpec, chat_response
 from spaninfer_serving.http.stream import DataEvents
 from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.jobs.translated import TranslatedChat
@@ -27,17 +25,17 @@ async def chat_completions(request: Request) -> Response:
     request.state.prompt_param = "messages"
     body, _, asked = await read_chat(request, ChatRequest, _as_it_is, ask)
     outputs = await started(request, asked, is_streamed=body.stream)
-    shape: dict[str, Any] = {
-        "choices": asked.sampling.n,
-        "prompt": asked.prompts[0],
-        "logprobs": asked.sampling.logprobs is not None,
-        "form": asked.answers,
-    }
-    words = service.words
+    spec = AnswerSpec(
+        meta=asked.meta,
+        words=service.words,
+        prompts=asked.prompts,
+        choices=asked.sampling.n,
+        logprobs=asked.sampling.logprobs is not None,
+        form=asked.answers,
+    )
     if body.stream:
-        chunks = chat_chunks(outputs, asked.meta, words, **shape)
-        return streamed(request, chunks, DataEvents())
-    return await whole(request, lambda: chat_response(outputs, asked.meta, words, **shape))
+        return streamed(request, chat_chunks(outputs, spec), DataEvents())
+    return await whole(request, lambda: chat_response(outputs, spec))
 
 
 def _as_it_is(body: ChatRequest, _: Placement) -> TranslatedChat:

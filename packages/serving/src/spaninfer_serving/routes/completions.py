@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from spaninfer_serving.answers.chunks import completion_chunks
-from spaninfer_serving.answers.responses import completion_response, without_answers
+from spaninfer_serving.answers.responses import AnswerSpec, completion_response, without_answers
 from spaninfer_serving.http.stream import DataEvents
 from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.openapi import answers_to
@@ -31,14 +29,14 @@ async def completions(request: Request) -> Response:
     outputs = await started(request, asked, is_streamed=body.stream)
     if only_echoes(body):
         outputs = without_answers(outputs)
-    shape: dict[str, Any] = {
-        "prompts": asked.prompts,
-        "choices": asked.sampling.n,
-        "echo": body.echo,
-        "logprobs": asked.sampling.logprobs is not None,
-    }
-    words = service.words
+    spec = AnswerSpec(
+        meta=asked.meta,
+        words=service.words,
+        prompts=asked.prompts,
+        choices=asked.sampling.n,
+        logprobs=asked.sampling.logprobs is not None,
+        echo=body.echo,
+    )
     if body.stream:
-        chunks = completion_chunks(outputs, asked.meta, words, **shape)
-        return streamed(request, chunks, DataEvents())
-    return await whole(request, lambda: completion_response(outputs, asked.meta, words, **shape))
+        return streamed(request, completion_chunks(outputs, spec), DataEvents())
+    return await whole(request, lambda: completion_response(outputs, spec))
