@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,15 @@ class AttentionMetadata(Generic[A]):
     def token_types(self) -> Ints:
         """Return the type of every token, [T]: 1 in the second text of a pair, else 0."""
         return (self.positions >= self.second_from[self.token_rows]).astype(np.int32)
+
+    def append(self, key: A, value: A | None, *, group: int, layer: int) -> None:
+        """Write keys and values [T K D] into the spans; see `ops.table.Ops.append`."""
+        assert self.slot_mapping is not None, "a model with a KV cache has slots"
+        keys, values, _ = cast(SpanCache[Any], self.caches[group])
+        slots = self.slot_mapping[group]
+        keys[layer][slots] = key
+        if value is not None:
+            values[layer][slots] = value
 
 
 @dataclass(frozen=True, slots=True)

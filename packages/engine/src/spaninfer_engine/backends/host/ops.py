@@ -11,7 +11,7 @@ import spaninfer_op_reference as definition
 from spaninfer_engine.backends.host.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.host.tensors import Array, HostTensors
 from spaninfer_engine.ops.bound import BoundProgram
-from spaninfer_engine.ops.step import AttentionMetadata, Step
+from spaninfer_engine.ops.step import Step
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 
@@ -134,12 +134,7 @@ class HostOps(HostTensors):
         layer: int,
     ) -> None:
         """Write keys and values into the spans."""
-        metadata: AttentionMetadata[Array] = step.attention
-        assert metadata.slot_mapping is not None, "a model with a KV cache has slots"
-        cache, slots = metadata.caches[group], metadata.slot_mapping[group]
-        cache.keys[layer][slots] = key
-        if value is not None:
-            cache.values[layer][slots] = value
+        step.attention.append(key, value, group=group, layer=layer)
 
     def attend_ragged(
         self,

@@ -235,12 +235,7 @@ class TorchOps(TorchTensors):
         layer: int,
     ) -> None:
         """Write keys and values into the spans."""
-        metadata: AttentionMetadata[Tensor] = step.attention
-        assert metadata.slot_mapping is not None, "a model with a KV cache has slots"
-        spans, slots = metadata.caches[group], metadata.slot_mapping[group]
-        spans.keys[layer][slots] = key
-        if value is not None:
-            spans.values[layer][slots] = value
+        step.attention.append(key, value, group=group, layer=layer)
 
     def attend(
         self,
