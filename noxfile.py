@@ -282,7 +282,7 @@ def has_gpu(session: nox.Session) -> bool:
 def workers_of_tests() -> int:
     """Return one more than this process may use cores: some wait for programs that they started.
 
-    At most 8, since each takes some 0.5 GB of memory.
+    At most 8, since each takes 1 to 2 GB of memory.
     """
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(usable + 1, 8)
