@@ -29,7 +29,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def told_by_type(what: str, *kinds: str, absent: str | None = None) -> Discriminator:
+def type_discriminator(what: str, *kinds: str, absent: str | None = None) -> Discriminator:
     """Return what chooses among objects by `type`; their tags are "Kind:" and the type.
 
     `absent` is the type of an object that says none. Tags have capitals: wire/parse.py leaves them

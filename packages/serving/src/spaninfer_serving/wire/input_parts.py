@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from spaninfer_serving.wire.fields import told_by_type
+from spaninfer_serving.wire.fields import type_discriminator
 from spaninfer_serving.wire.media import DataUrl, Detail, InputAudio
 
 
@@ -91,7 +91,7 @@ InputPart: TypeAlias = Annotated[
     | Annotated[InputImage, Tag("Kind:input_image")]
     | Annotated[InputFile, Tag("Kind:input_file")]
     | Annotated[InputClip, Tag("Kind:input_audio")],
-    told_by_type(
+    type_discriminator(
         "a part", "input_text", "input_image", "input_file", "input_audio", "output_text", "text"
     ),
 ]

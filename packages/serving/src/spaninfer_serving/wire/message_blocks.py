@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
-from spaninfer_serving.wire.fields import told_by_type
+from spaninfer_serving.wire.fields import type_discriminator
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -89,7 +89,7 @@ class ImageBlock(Block):
     type: Literal["image"]
     source: Annotated[
         Annotated[Base64Source, Tag("Kind:base64")] | Annotated[UrlSource, Tag("Kind:url")],
-        told_by_type("an image source", "base64", "url"),
+        type_discriminator("an image source", "base64", "url"),
     ]
 
 
@@ -103,7 +103,7 @@ class TextSource(_Source):
 
 PageBlock: TypeAlias = Annotated[
     Annotated[TextBlock, Tag("Kind:text")] | Annotated[ImageBlock, Tag("Kind:image")],
-    told_by_type("a block of a document", "text", "image"),
+    type_discriminator("a block of a document", "text", "image"),
 ]
 
 
@@ -126,7 +126,9 @@ class DocumentBlock(Block):
     type: Literal["document"]
     source: Annotated[
         Annotated[TextSource, Tag("Kind:text")] | Annotated[ContentSource, Tag("Kind:content")],
-        told_by_type("a document (PDFs are sent as images of their pages)", "text", "content"),
+        type_discriminator(
+            "a document (PDFs are sent as images of their pages)", "text", "content"
+        ),
     ]
     title: str | None = None
     context: str | None = None
@@ -140,5 +142,7 @@ ContentBlock: TypeAlias = Annotated[
     | Annotated[ThinkingBlock, Tag("Kind:thinking")]
     | Annotated[ToolUseBlock, Tag("Kind:tool_use")]
     | Annotated[ToolResultBlock, Tag("Kind:tool_result")],
-    told_by_type("a block", "text", "image", "document", "thinking", "tool_use", "tool_result"),
+    type_discriminator(
+        "a block", "text", "image", "document", "thinking", "tool_use", "tool_result"
+    ),
 ]

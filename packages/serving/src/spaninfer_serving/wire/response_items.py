@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, Tag, field_validator, model_validator
 from pydantic_core import from_json
 
-from spaninfer_serving.wire.fields import told_by_type
+from spaninfer_serving.wire.fields import type_discriminator
 from spaninfer_serving.wire.input_parts import InputParts, InputText, InputTexts
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -94,7 +94,7 @@ InputItem: TypeAlias = Annotated[
     | Annotated[InputCall, Tag("Kind:function_call")]
     | Annotated[InputCallOutput, Tag("Kind:function_call_output")]
     | Annotated[InputReasoning, Tag("Kind:reasoning")],
-    told_by_type(
+    type_discriminator(
         "an item",
         "message",
         "function_call",
