@@ -344,7 +344,7 @@ def test_calls_under_way_finish_while_the_engine_drains_and_no_others_begin(fold
             with pytest.raises(EngineClosed, match="the engine is draining"):
                 encoder.embed([[4]])
 
-            assert core._compute([Text(np.array([4]))]).shape == (1, 64)
+            assert core._compute([Text(np.array([4]))])[0].shape == (1, 64)
         closing.result(120)
     assert encoder.stats().state is EngineState.CLOSED
 
@@ -398,17 +398,41 @@ def test_a_step_that_fails_ends_the_engine(folder: Path) -> None:
     assert encoder.stats().state is EngineState.FAILED
 
 
-def test_a_step_without_memory_fails_alone(folder: Path) -> None:
+def test_a_step_without_memory_is_repeated_text_by_text(folder: Path) -> None:
     def lack(runner: EmbeddingRunner, texts: Any) -> Any:
-        if len(texts) > 1:
+        if sum(len(text.ids) for text in texts) > 1:
             raise NoMemory(2, 0)
         return runner.launch(texts)
 
-    with Engine(parts_with(folder, lack)) as encoder:
+    with engine(folder) as whole, Engine(parts_with(folder, lack)) as encoder:
+        found, expected = encoder.embed([[4], [5]]), whole.embed([[4], [5]])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
         with pytest.raises(NoMemory):
-            encoder.embed([[4], [5]])
-
+            encoder.embed([[4, 5]])
         assert encoder.embed([[4]]).shape == (1, 64)
+
+
+@pytest.mark.parametrize("num_beside", [0, 3])
+def test_a_text_that_cannot_be_computed_costs_those_beside_it_nothing(
+    folder: Path, num_beside: int
+) -> None:
+    def refuse(runner: EmbeddingRunner, texts: Any) -> Any:
+        if any(7 in text.ids for text in texts):
+            raise ZeroDivisionError("of the seven")
+        return runner.launch(texts)
+
+    asked = [Text(np.array([4, number])) for number in [*range(10, 10 + num_beside), 7]]
+    with engine(folder) as whole, Engine(parts_with(folder, refuse)) as encoder:
+        rows, errors = encoder.rows_and_errors(asked)
+        expected = whole.rows_of(asked)
+
+        np.testing.assert_allclose(rows[:-1], expected[:-1], atol=1e-6)
+        assert [(number, str(error)) for number, error in errors.items()] == [
+            (num_beside, "of the seven")
+        ]
+        with pytest.raises(ZeroDivisionError):
+            encoder.rows_of(asked)
+        assert encoder.stats().state is EngineState.RUNNING
 
 
 class Ahead:

@@ -6,7 +6,7 @@ Callers take turns step by step. Nothing waits in a queue, so there is no thread
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Condition, Event
 from time import perf_counter
@@ -24,7 +24,7 @@ from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.schedule.texts import steps_of
 from spaninfer_engine.stats import EngineState, EngineStats, StepTimes
 from spaninfer_engine.step.device import LaunchedTexts
-from spaninfer_engine.texts import Rows, Task, Text
+from spaninfer_engine.texts import Errors, Rows, Task, Text
 
 WAYS: Mapping[Task, str] = {
     "embed": "vectors (Engine.embed)",
@@ -68,8 +68,10 @@ class Embedder:
         """The most tokens that a text can have."""
         return self.front.context
 
-    def rows(self, texts: Sequence[Text]) -> Rows:
-        """Return the rows [N C] of N texts, computed in steps: vectors, or logits of labels."""
+    def rows(self, texts: Sequence[Text]) -> tuple[Rows, Errors]:
+        """Return the rows [N C] of N texts, computed in steps: vectors, or logits of labels; and
+        the errors of texts that have none.
+        """
         with self._call():
             return self._compute(texts)
 
@@ -148,53 +150,75 @@ class Embedder:
                 self._calls -= 1
                 self._turn.notify_all()
 
-    def _compute(self, texts: Sequence[Text]) -> Rows:
-        """Return the rows of texts; as many steps are launched ahead as the device takes."""
+    def _compute(self, texts: Sequence[Text]) -> tuple[Rows, Errors]:
+        """Return rows and errors. The texts of a step that fails are computed one by one: who sent
+        them may not know each other.
+        """
         rows = np.empty((len(texts), self.front.encoder.width), np.float32)
         steps = steps_of(
             [len(text.ids) for text in texts],
             step_tokens=self._resolved.step_tokens,
             max_texts=self._resolved.max_running,
         )
+        errors = self._run(steps, texts, rows)
+        alone = [[number] for step in steps if len(step) > 1 for number in step if number in errors]
+        for (number,) in alone:
+            del errors[number]
+        errors |= self._run(alone, texts, rows)
+        for step in steps:
+            if all(number in errors for number in step):
+                self._check_computes(texts[step[0]], errors[step[0]])
+        return rows, errors
+
+    def _run(self, steps: Iterable[list[int]], texts: Sequence[Text], rows: Rows) -> Errors:
+        """Compute steps, as many launched ahead as the device takes; return errors of texts."""
         under_way: deque[_UnderWay] = deque()
+        errors: Errors = {}
         for numbers in steps:
-            with self._step():
-                under_way.append(self._launch(numbers, texts))
+            with self._turn:
+                with self._attempt(numbers, errors):
+                    under_way.append(self._launch(numbers, texts))
                 if len(under_way) > self._runner.lookahead:
-                    self._finish(under_way.popleft(), rows)
+                    self._finish(under_way.popleft(), rows, errors)
         while under_way:
-            with self._step():
-                self._finish(under_way.popleft(), rows)
-        return rows
+            with self._turn:
+                self._finish(under_way.popleft(), rows, errors)
+        return errors
 
     @contextmanager
-    def _step(self) -> Iterator[None]:
-        """Take a turn: no other caller launches or reads meanwhile."""
-        with self._turn:
-            self._check_takes(EngineState.RUNNING, EngineState.DRAINING)
-            try:
-                yield
-            except NoMemory:
-                raise
-            except Exception as error:  # of a kernel or our own: the next would meet it as well
+    def _attempt(self, numbers: Iterable[int], errors: Errors) -> Iterator[None]:
+        """Note an error for each of these texts; EngineClosed where no step is computed."""
+        self._check_takes(EngineState.RUNNING, EngineState.DRAINING)
+        try:
+            yield
+        except Exception as error:  # of a kernel, or our own
+            errors.update(dict.fromkeys(numbers, error))
+
+    def _check_computes(self, text: Text, error: Exception) -> None:
+        """Close the engine where nothing of a failed step could be computed, and neither can the
+        first token of its first text.
+        """
+        row = np.empty((1, self.front.encoder.width), np.float32)
+        if not isinstance(error, NoMemory) and self._run([[0]], [Text(text.ids[:1])], row):
+            with self._turn:
                 self.state, self.failure = EngineState.FAILED, error
                 self._is_over.set()
-                raise
 
     def _launch(self, numbers: list[int], texts: Sequence[Text]) -> _UnderWay:
         taken, begun_s = [texts[number] for number in numbers], perf_counter()
         launched = self._runner.launch(taken)
         return _UnderWay(numbers, sum(len(text.ids) for text in taken), launched, begun_s)
 
-    def _finish(self, step: _UnderWay, rows: Rows) -> None:
+    def _finish(self, step: _UnderWay, rows: Rows, errors: Errors) -> None:
         """Wait for a step and put its rows in their places."""
-        step.launched.wait()
-        rows[step.numbers] = self._head(step.launched.vectors())
-        now_s = perf_counter()
-        self._times.add(now_s - max(step.begun_s, self._idle_from_s))
-        self._idle_from_s = now_s
-        self._num_texts += len(step.numbers)
-        self._num_tokens += step.num_tokens
+        with self._attempt(step.numbers, errors):
+            step.launched.wait()
+            rows[step.numbers] = self._head(step.launched.vectors())
+            now_s = perf_counter()
+            self._times.add(now_s - max(step.begun_s, self._idle_from_s))
+            self._idle_from_s = now_s
+            self._num_texts += len(step.numbers)
+            self._num_tokens += step.num_tokens
 
     def _check_takes(self, *states: EngineState) -> None:
         if self.state not in states:

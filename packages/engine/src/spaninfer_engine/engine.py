@@ -391,7 +391,21 @@ class Engine(Frontend, Resource):
     # ---- texts whose steps somebody else forms (servers) -----------------------------------------
 
     def rows_of(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Return a row [N C] per text: pooled hidden states, or logits of labels (float32)."""
+        """Return a row [N C] per text: pooled hidden states, or logits of labels (float32).
+
+        Raises the error of the first text that has none.
+        """
+        rows, errors = self.rows_and_errors(texts)
+        if errors:
+            raise errors[min(errors)]
+        return rows
+
+    def rows_and_errors(
+        self, texts: Sequence[Text]
+    ) -> tuple[NDArray[np.float32], dict[int, Exception]]:
+        """Return the rows of texts as `rows_of` does, and errors by the number of a text, in whose
+        place there is no row.
+        """
         core = self._core
         if isinstance(core, Embedder):
             return core.rows(texts)

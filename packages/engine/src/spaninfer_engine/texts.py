@@ -14,6 +14,7 @@ from spaninfer_engine.request import TokenIds
 
 Task: TypeAlias = Literal["generate", "embed", "score", "classify"]
 Rows = NDArray[np.float32]
+Errors: TypeAlias = "dict[int, Exception]"  # of texts that have no row, by their numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,11 +354,15 @@ class Gate:
     def __init__(self, engine, loop):
         self.resolved, self._engine, self._loop = engine.resolved, engine, loop
         self.steps, self._open = [], asyncio.Event()
+        self.failing = None  # a length of texts that have an error instead of a row
 
-    def rows_of(self, texts):
-        self.steps.append([len(text.ids) for text in texts])
+    def rows_and_errors(self, texts):
+        lengths = [len(text.ids) for text in texts]
+        self.steps.append(lengths)
         asyncio.run_coroutine_threadsafe(self._open.wait(), self._loop).result(120)
-        return self._engine.rows_of(texts)
+        rows, _ = self._engine.rows_and_errors(texts)
+        failed = (number for number, length in enumerate(lengths) if length == self.failing)
+        return rows, dict.fromkeys(failed, ZeroDivisionError("of a kernel"))
 
     def open(self):
         self._open.set()
@@ -397,6 +401,25 @@ def test_requests_share_steps_and_a_long_list_keeps_no_other_client_waiting(enco
     assert first == [30, 30]  # a step has 64 tokens
     assert 5 in second
     assert sum(map(len, rest)) == 3
+
+
+def test_a_text_that_fails_fails_its_request_and_none_beside_it(encoder):
+    async def work(batcher, gate):
+        gate.failing = 7
+        first = await begun(batcher, Client("a", "1"), text(encoder, 60))
+        whole = await begun(batcher, Client("b", "2"), text(encoder, 9), text(encoder, 11))
+        failed = await begun(batcher, Client("c", "3"), text(encoder, 8), text(encoder, 7))
+        gate.open()
+        return gate.steps, await asyncio.gather(first, whole, failed, return_exceptions=True)
+
+    steps, (first, (rows, _), failed) = batched(encoder, work)
+
+    assert sorted(steps[1]) == [7, 8, 9, 11]
+    assert first[0].shape == (1, rows.shape[1])
+    np.testing.assert_allclose(
+        rows, encoder.rows_of([text(encoder, 9), text(encoder, 11)]), atol=1e-6
+    )
+    assert isinstance(failed, ZeroDivisionError)
 
 
 def test_texts_of_a_client_that_left_are_in_no_step_and_make_room(encoder):

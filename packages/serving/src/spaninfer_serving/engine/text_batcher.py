@@ -94,9 +94,9 @@ class TextBatcher:
             self._num_waiting -= 1
             request.begun_s = request.begun_s or now_s
         loop = asyncio.get_running_loop()
-        begun = self._thread.submit(self.engine.rows_of, [item.text for item in items])
+        begun = self._thread.submit(self.engine.rows_and_errors, [item.text for item in items])
 
-        def report(done: Future[Rows]) -> None:
+        def report(done: Future[tuple[Rows, dict[int, Exception]]]) -> None:
             with suppress(RuntimeError):  # the loop is closed, and what waited with it
                 loop.call_soon_threadsafe(self._finish, items, done)
 
@@ -118,18 +118,21 @@ class TextBatcher:
             num_tokens += len(item.text.ids)
         return items
 
-    def _finish(self, items: Sequence[_Item], done: Future[Rows]) -> None:
-        """Hand out the rows of a step, or its error."""
+    def _finish(
+        self, items: Sequence[_Item], done: Future[tuple[Rows, dict[int, Exception]]]
+    ) -> None:
+        """Hand out the rows of a step, and errors to those whose text failed, or all of them."""
         self._is_busy = False
-        error = done.exception()
+        refused = done.exception()
+        rows, errors = (None, {}) if refused is not None else done.result()
         for number, item in enumerate(items):
             request = item.request
             if request.result.done():
                 continue
-            if error is not None:
-                request.result.set_exception(error)
+            if rows is None or number in errors:
+                request.result.set_exception(refused or errors[number])
                 continue
-            request.rows[item.index] = done.result()[number]
+            request.rows[item.index] = rows[number]
             request.num_missing -= 1
             if not request.num_missing:
                 request.result.set_result([request.rows[i] for i in range(len(request.rows))])
