@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from spaninfer_serving.app import create_app
     from spaninfer_serving.http.listener import bind
     from spaninfer_serving.in_thread import serve_in_thread
+    from spaninfer_serving.lifeline import end_with
     from spaninfer_serving.process import serve
     from spaninfer_serving.settings import Settings
     from spaninfer_serving.supervisor.supervised import Supervised
@@ -19,6 +20,7 @@ __all__ = [
     "api_server_processes",
     "bind",
     "create_app",
+    "end_with",
     "serve",
     "serve_in_thread",
     "supervise",
@@ -30,6 +32,7 @@ _HOMES = {
     "api_server_processes": "api_server.processes",
     "bind": "http.listener",
     "create_app": "app",
+    "end_with": "lifeline",
     "serve": "process",
     "serve_in_thread": "in_thread",
     "supervise": "supervisor.supervisor",

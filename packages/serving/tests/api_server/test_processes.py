@@ -14,7 +14,8 @@ def test_an_api_server_shares_the_engine_s_session_but_no_terminal_s_interrupts(
         session, group = os.getsid(process.pid), os.getpgid(process.pid)
         end.close()  # it ends
         processes.close()
-        process.wait(120)
+        code = process.wait(120)
 
     assert session == os.getsid(0)
     assert group == process.pid
+    assert code == 1  # in the middle of its imports: behind them it would be 0

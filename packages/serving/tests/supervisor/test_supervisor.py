@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+import trustme
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no supervisor there")
 LIMIT_S = 120  # only ends a test that has failed
@@ -33,7 +35,7 @@ todo = (folder / "script").read_text().splitlines()[told.num_restarts]
 print("turn", told.num_restarts, os.getpid(), flush=True)
 what, _, code = todo.partition(" ")
 if what == "fail":
-    sys.exit(int(code))
+    sys.exit(int(code)) if int(code) >= 0 else os.kill(os.getpid(), -int(code))
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: sys.exit(int(code or 0)))
 own = listener
@@ -146,6 +148,16 @@ def test_a_first_start_that_fails_is_no_crash(supervised: Start) -> None:
     assert server.errors == ""
 
 
+def test_a_first_start_that_is_killed_is_told(supervised: Start) -> None:
+    server = supervised("fail -9")
+
+    assert server.ended() == 128 + signal.SIGKILL
+    assert server.errors == (
+        "error: the engine's process was ended by SIGKILL before it answered requests; where that "
+        "was for lack of memory, the system's log says so\n"
+    )
+
+
 def test_a_server_that_ends_in_order_is_not_restarted(supervised: Start) -> None:
     server = supervised("end 0")
 
@@ -189,6 +201,36 @@ def test_while_a_process_starts_requests_are_refused_and_probes_are_answered(
     assert server.ask("/health/ready")[:2] == (200, b"1")
     server.process.terminate()
     assert server.ended() == 0
+
+
+def test_behind_tls_requests_are_refused_over_tls(supervised: Start, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+        tmp_path / "chain.pem"
+    )
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    server = supervised("end 3", "wait", certificate=str(tmp_path / "chain.pem"))
+    server.wait_for("turn 1")
+
+    port = int(server.wait_for(r"ready (\d+)")[1])
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=LIMIT_S, context=trusting)
+    connection.request("POST", "/v1/completions", b"x" * (1 << 20))
+    answer = connection.getresponse()
+
+    assert answer.status == 503
+    assert json.loads(answer.read())["error"]["code"] == "restarting"
+    server.process.terminate()
+    assert server.ended() in (0, 143)
+
+
+def test_a_certificate_that_is_gone_does_not_keep_the_next_process_from_starting(
+    supervised: Start, tmp_path: Path
+) -> None:
+    server = supervised("end 3", "end 0", certificate=str(tmp_path / "gone.pem"))
+
+    assert server.ended() == 0
+    assert "error: requests wait for the engine's process and get no 503: --ssl" in server.errors
 
 
 def test_a_client_that_says_nothing_does_not_delay_the_next_process(supervised: Start) -> None:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import sys
 
+from spaninfer_serving import end_with
+
 from spaninfer.__main__ import run
 
 if __name__ == "__main__":
-    run(sys.argv[2:], control=int(sys.argv[1]))
+    control = int(sys.argv[1])
+    end_with(control)  # nobody would know of its end, and another server may take its address
+    run(sys.argv[2:], control=control)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
-from threading import Thread
 from time import sleep
 
 from spaninfer_serving.http.listener import bind
@@ -14,11 +13,7 @@ from spaninfer_serving.supervisor.messages import FromEngine, ToEngine, receive,
 
 
 class Supervised:
-    """The connection of the engine's process to its supervisor.
-
-    If the supervisor exits, this process exits too: nothing would notice its end, and another
-    server may be started at its address.
-    """
+    """The connection of the engine's process to its supervisor, with which it ends (`end_with`)."""
 
     def __init__(self, control_fd: int) -> None:
         """Connect through a file descriptor of the command line; waits if told to."""
@@ -29,7 +24,6 @@ class Supervised:
             os._exit(1)
         message, self._listener = found
         self.num_restarts = message.num_restarts
-        Thread(target=self._watch, name="supervisor", daemon=True).start()
         sleep(message.wait_s)
 
     def bind(self, settings: Settings) -> socket.socket:
@@ -51,7 +45,3 @@ class Supervised:
     def note_ready(self) -> None:
         """Tell the supervisor that requests are answered."""
         send(self._control, replace(self._status, is_ready=True), None)
-
-    def _watch(self) -> None:
-        receive(self._control, ToEngine)  # nothing more comes
-        os._exit(1)

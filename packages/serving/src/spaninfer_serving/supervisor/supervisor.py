@@ -57,11 +57,16 @@ class _Supervisor:
         with self._signals_forwarded():
             while True:
                 code = self._run_one()
+                how = _ending(code)
                 if self.is_ending or code == 0 or not self.first_start_s:
+                    if code < 0 and not self.is_ending:  # else it has said why
+                        self._say(
+                            f"the engine's process {how} before it answered requests; where that "
+                            "was for lack of memory, the system's log says so"
+                        )
                     return code if code >= 0 else 128 - code  # as shells say it
                 now_s = monotonic()
                 self.restarts_s = [at_s for at_s in self.restarts_s if now_s - at_s < WINDOW_S]
-                how = _ending(code)
                 if len(self.restarts_s) == MAX_RESTARTS:
                     self._say(
                         f"the engine's process {how}; it was restarted {MAX_RESTARTS} times within "
@@ -115,7 +120,12 @@ class _Supervisor:
 
         assert self.listener is not None, "one has listened"
         assert self.status is not None, "with the listener comes the status"
-        answer_while(control, self.listener, self.status, ceil(self.first_start_s))
+        try:
+            answer_while(control, self.listener, self.status, ceil(self.first_start_s))
+        except (
+            Exception
+        ) as reason:  # of a certificate that is gone: the process starts all the same
+            self._say(f"requests wait for the engine's process and get no 503: {reason}")
 
     @contextmanager
     def _signals_forwarded(self) -> Iterator[None]:
