@@ -217,6 +217,49 @@ def test_a_target_in_absolute_form_is_the_same_as_its_path(live, path, status):
         assert answer.status == status
 
 
+CHUNKED = "Transfer-Encoding: chunked"
+JSON = b'{"prompt": "x", "max_tokens": 1}'
+SMUGGLED = head("GET", "/health/live")
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        ((f"Content-Length: {len(JSON)}", CHUNKED), b"0\r\n\r\n"),
+        ((CHUNKED, "Content-Length: 4"), b"1d\r\n" + JSON),
+        ((f"Content-Length: {len(JSON)}", "Content-Length: 5"), JSON),
+        ((f"Content-Length: {len(JSON)}, 5",), JSON),
+        ((f"Content-Length: +{len(JSON)}",), JSON),
+        (("Content-Length: -1",), JSON),
+        ((f"Content-Length: {hex(len(JSON))}",), JSON),
+        (("Content-Length: 2_9",), JSON),
+        ((f"Content-Length: {10**30}",), JSON),
+        (("Transfer-Encoding: identity, chunked",), b"0\r\n\r\n"),
+        (("Transfer-Encoding: xchunked",), b"0\r\n\r\n"),
+        (("Transfer-Encoding: gzip, chunked",), b"0\r\n\r\n"),
+        ((CHUNKED, "Transfer-Encoding: identity"), b"0\r\n\r\n"),
+        (("Transfer-Encoding : chunked",), b"0\r\n\r\n"),
+        (("Transfer-Encoding: \x0bchunked",), b"0\r\n\r\n"),
+        ((f"X: a\rContent-Length: 5\r\nContent-Length: {len(JSON)}",), JSON),
+        (("X: a\0b", f"Content-Length: {len(JSON)}"), JSON),
+        ((CHUNKED,), b"%x\n" % len(JSON) + JSON + b"\n0\n\n"),
+        ((CHUNKED,), b"-1\r\n" + JSON + b"\r\n0\r\n\r\n"),
+        ((CHUNKED,), b"0x1d\r\n" + JSON + b"\r\n0\r\n\r\n"),
+    ],
+)
+def test_a_request_whose_end_can_be_read_in_two_ways_carries_no_second_one(live, lines, body):
+    server = live(api_keys=("k",))
+    with connected(server.address) as connection:
+        connection.sendall(head("POST", "/v1/completions", KEY, *lines) + body + SMUGGLED)
+        answer = bytearray()
+        with suppress(ConnectionError):
+            while piece := connection.recv(1 << 16):
+                answer += piece
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+
+
 def test_the_host_of_an_absolute_target_counts_and_not_the_header(live):
     server = live()
     with connected(server.address) as connection:

@@ -1,3 +1,7 @@
+import hashlib
+import secrets
+from hmac import compare_digest
+
 import pytest
 from spaninfer_engine import ConfigError
 from spaninfer_serving.admission.fair_queue import Client
@@ -58,6 +62,25 @@ def test_any_of_the_keys_opens_and_nothing_else_does():
     assert settings.accepts("one")
     assert settings.accepts("two")
     assert not any(settings.accepts(key) for key in ("", "on", "onee", "ONE", None))
+
+
+def test_the_same_comparisons_are_made_whichever_key_is_right_and_where_none_is(monkeypatch):
+    compared = []
+
+    def compare(given, known):
+        compared.append(known)
+        return compare_digest(given, known)
+
+    monkeypatch.setattr(secrets, "compare_digest", compare)
+    hashes = tuple(hashlib.sha256(name).digest() for name in (b"admin", b"other"))
+    settings = Settings(api_keys=("one", "two"), priority_keys=("first",), admin_hashes=hashes)
+    made = []
+    for key in ("one", "two", "first", "admin", "twp", "", None):
+        settings.accepts(key)
+        made.append(tuple(compared))
+        compared.clear()
+
+    assert set(made) == {(b"one", b"two", b"first", *hashes)}
 
 
 def test_without_keys_everybody_may_pass():

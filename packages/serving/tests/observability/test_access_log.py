@@ -1,5 +1,6 @@
 import logging
 import re
+import socket
 
 import pytest
 from fastapi.testclient import TestClient
@@ -62,6 +63,23 @@ def test_an_id_that_could_forge_a_line_of_the_log_is_replaced(client, name):
     headers = {"X-Request-Id": name}
 
     assert client.get("/health/live", headers=headers).headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "written"),
+    [("192.0.2.7", "192.0.2.7"), ("2001:db8::7", "2001:db8::7"), ("\x1b[2Jadmin", "-"),
+     ('192.0.2.7 "GET /" 200', "-"), ("9" * 1000, "-")],
+)  # fmt: skip
+def test_a_forwarded_address_forges_no_line_of_the_log(live, caplog, until, forwarded, written):
+    with caplog.at_level(logging.INFO, JOURNAL):
+        server = live()
+        with socket.create_connection(server.address, timeout=120) as connection:
+            line = f"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {forwarded}"
+            connection.sendall(f"{line}\r\n\r\n".encode())
+            assert connection.recv(1 << 12).startswith(b"HTTP/1.1 200")
+        until(lambda: caplog.messages)
+
+    assert caplog.messages[0].startswith(f'{written} "GET /health/live" 200 ')
 
 
 def test_a_refused_key_is_answered_with_an_id_too(serving):

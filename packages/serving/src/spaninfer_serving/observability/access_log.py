@@ -24,6 +24,7 @@ from spaninfer_serving.settings import Settings
 log = logging.getLogger("spaninfer_serving.access_log")  # a name that operators configure
 ID_HEADER = b"x-request-id"
 ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # nothing that could forge a line of a log
+ADDRESS = re.compile(r"[\w.:%-]{1,64}", re.ASCII)  # with the zone of IPv6
 CLIENT_CLOSED_REQUEST = 499  # nginx's word for a client that went away before the answer began
 
 
@@ -154,11 +155,19 @@ def _id_of(scope: Scope) -> bytes:
     return given if ID.fullmatch(given) else new_id()
 
 
+def _address_of(scope: Scope) -> str:
+    """Return the address of a client; "-" where X-Forwarded-For, which uvicorn believes of this
+    machine, holds something else.
+    """
+    host, _ = scope.get("client") or ("-", 0)
+    return host if ADDRESS.fullmatch(host) else "-"
+
+
 def _write(scope: Scope, status: int, lasted_s: float, tally: Tally, name: bytes) -> None:
-    client = scope.get("client") or ("-", 0)
+    address = _address_of(scope)
     log.info(
         '%s "%s %s" %d %.1f ms %s%s',
-        client[0],
+        address,
         scope["method"],
         scope["raw_path"].decode("latin-1"),
         status,
@@ -168,7 +177,7 @@ def _write(scope: Scope, status: int, lasted_s: float, tally: Tally, name: bytes
         extra={
             "fields": {
                 "request_id": tally.request_id,
-                "client": client[0],
+                "client": address,
                 "method": scope["method"],
                 "path": scope["path"],
                 "status": status,
