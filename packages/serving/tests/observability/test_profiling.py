@@ -81,6 +81,21 @@ def test_a_profile_that_nobody_stops_ends_by_itself(live, cpu_engine, tmp_path, 
     assert {each.name for each in tmp_path.iterdir()} == {name, second}
 
 
+def test_a_profile_that_cannot_be_written_says_so_and_the_next_one_can(live, cpu_engine, tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    with client_of(live(cpu_engine, profile_dir=folder, **ADMIN).address) as client:
+        client.post("/start_profile")
+        folder.rmdir()
+        failed = client.post("/stop_profile")
+        folder.mkdir()
+        client.post("/start_profile")
+        written = client.post("/stop_profile")
+
+    assert refused(failed) == (507, "not_written")
+    assert (folder / written.json()["file"]).is_file()
+
+
 def test_without_a_folder_there_are_no_profiles_and_no_key_but_an_operators_makes_one(
     live, cpu_engine, tmp_path
 ):

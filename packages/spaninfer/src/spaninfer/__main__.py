@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -16,7 +15,6 @@ from spaninfer.interrupts import Swallowed
 if TYPE_CHECKING:
     from typer import Typer
 
-UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 NO_THREAD = "no thread can be started: too little memory, or too many processes (ulimit -v, -u)"
 
 
@@ -68,6 +66,8 @@ def _run(arguments: Sequence[str], control: int | None) -> None:
     except (ImportError, OSError) as refused:
         if _is_unmapped(refused):
             _end("memory ran out: a library cannot be loaded (ulimit -v)")
+        from spaninfer.unwritable import UNWRITABLE  # with rich, which has been imported
+
         if not isinstance(refused, OSError) or refused.errno not in UNWRITABLE:
             raise
         _end(f"the output cannot be written ({refused.strerror})")

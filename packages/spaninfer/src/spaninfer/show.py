@@ -43,9 +43,10 @@ from spaninfer.doctor.finding import Finding, Verdict
 from spaninfer.fit import Wanted
 from spaninfer.hub.cache import CachedModel
 from spaninfer.network import reachable_urls
+from spaninfer.unwritable import Diagnostics
 
 _out = Console()
-_err = Console(stderr=True)
+_err = Diagnostics()
 
 
 class LoadingBar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ class ApiServerProcesses:
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         """Start as many as the settings say."""
         self._listener = listener
-        self._figures: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._figures = _nameless_file()  # closed by `close`
         self._figures.truncate(bytes_for(settings.api_servers))
         self._waiting = [self._start() for _ in range(settings.api_servers)]
 
@@ -75,3 +76,12 @@ def api_server_processes(
         yield processes
     finally:
         processes.close()
+
+
+def _nameless_file() -> IO[bytes]:
+    """Return an empty file without a name, in memory where that can be: a page of mapped memory
+    for which a disk has no room ends a process by SIGBUS.
+    """
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("spaninfer-figures"), "w+b")
+    return tempfile.TemporaryFile()

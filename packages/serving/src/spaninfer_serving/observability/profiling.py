@@ -56,4 +56,13 @@ class Profiling:
         await asyncio.to_thread(profiler.start)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), MAX_PROFILE_S)
-        return (await asyncio.to_thread(profiler.stop, folder, name)).name
+        try:
+            return (await asyncio.to_thread(profiler.stop, folder, name)).name
+        except OSError as refused:
+            raise Problem(
+                507,
+                f"the profile cannot be written to --profile-dir: {refused.strerror}; make room "
+                "there, or start the server with another folder",
+                type="server_error",
+                code="not_written",
+            ) from refused

@@ -74,7 +74,11 @@ NOT_SUPPORTED = {
 
 
 PROFILED = refusals(
-    {409: "A profile is under way, or none was begun", 501: "There is no folder for profiles"}
+    {
+        409: "A profile is under way, or none was begun",
+        501: "There is no folder for profiles",
+        507: "There is no room for the profile in the folder",
+    }
 )
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import struct
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,8 +19,13 @@ from spaninfer.bench import process_usage
 from spaninfer.bench.soak.attacks import BETWEEN_S, WORDS, Attack, Attacker
 from spaninfer.bench.soak.client import Tally, read_head
 
+if sys.platform == "linux":
+    import resource
+
 KILL_EVERY_S: Final = 30.0
 CRASH_EVERY_S: Final = 120.0  # a server is restarted 3 times within 300 s, and no more
+DISK_EVERY_S: Final = 40.0
+DISK_FULL_S: Final = 10.0
 STORM: Final = 64  # streams at once that are broken off
 CHAT: Final = "/v1/chat/completions"
 
@@ -140,6 +146,22 @@ async def crashes(attacker: Attacker, tally: Tally) -> None:
     _kill(_processes(attacker.server_pid, b"spaninfer.engine_process"), tally)
 
 
+async def full_disk(attacker: Attacker, tally: Tally) -> None:
+    """No process below the supervisor can make a file longer, for 10 of every 40 seconds: what a
+    full disk is to it, by a limit on the sizes of files. `answered` are processes.
+    """
+    await asyncio.sleep(DISK_EVERY_S - DISK_FULL_S)
+    below = [pid for pid in process_usage.tree(attacker.server_pid) if pid != attacker.server_pid]
+    for pid in below:
+        tally.sent += 1
+        tally.statuses["200" if _limit_files(pid, 0) else "cut"] += 1
+    try:
+        await asyncio.sleep(DISK_FULL_S)
+    finally:
+        for pid in below:
+            _limit_files(pid, None)
+
+
 FAULTS: Final[Mapping[str, Attack]] = {
     "grammars": grammars,
     "odd_draws": odd_draws,
@@ -149,6 +171,7 @@ FAULTS: Final[Mapping[str, Attack]] = {
     "disconnects": disconnects,
     "kills": kills,
     "crashes": crashes,
+    "full_disk": full_disk,
 }
 
 
@@ -177,3 +200,18 @@ def _kill(pids: Sequence[int], tally: Tally) -> None:
         with suppress(ProcessLookupError):
             os.kill(random.choice(pids), signal.SIGKILL)
             tally.statuses["200"] += 1
+
+
+def _limit_files(pid: int, num_bytes: int | None) -> bool:
+    """Limit the sizes of files that a process may write, or no longer; return whether it is there
+    and this system has such limits for others.
+    """
+    if sys.platform != "linux":
+        return False
+    with suppress(ProcessLookupError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(
+            pid, resource.RLIMIT_FSIZE, (hard if num_bytes is None else num_bytes, hard)
+        )
+        return True
+    return False
