@@ -24,6 +24,21 @@ def test_every_row_is_what_the_definition_says(vocab, num_top):
     np.testing.assert_allclose(found.top, expected.top, atol=1e-5)
 
 
+def test_rows_may_each_have_a_temperature():
+    logits = (4 * RNG.standard_normal((3, 300))).astype(np.float32)
+    ids = np.array([7, 8, 9], np.int32)
+    temperatures = np.array([0.5, 1, 1e-5], np.float32)
+
+    found = Logprobs(300)(logits, ids, 4, temperatures)
+
+    tempered = (logits - logits.max(-1, keepdims=True)).astype(np.float64) / temperatures[:, None]
+    expected = top_logprobs(tempered, ids, 4)
+    np.testing.assert_allclose(found.chosen, expected.chosen, rtol=1e-6, atol=1e-5)
+    np.testing.assert_array_equal(found.ranks, expected.rank)
+    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    np.testing.assert_allclose(found.top, expected.top, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("levels", [1, 2, 5])
 def test_of_equal_logits_the_smaller_ids_come_first(levels):
     logits = RNG.integers(0, levels, (40, 300)).astype(np.float32)
@@ -79,6 +94,8 @@ def test_rows_may_be_parts_of_longer_ones():
         ({"num_top": 11}, SizeError),
         ({"logits": np.zeros((2, 10), np.float32)}, ShapeError),
         ({"logits": np.zeros((1, 10))}, DTypeError),
+        ({"temperatures": np.ones(2, np.float32)}, ShapeError),
+        ({"temperatures": np.ones(1)}, DTypeError),
     ],
 )
 def test_what_would_be_read_beyond_memory_is_refused(change, error):

@@ -2,6 +2,7 @@ import threading
 from dataclasses import fields, replace
 
 import pytest
+from entries import sampled
 from spaninfer_engine.errors import Unread
 from spaninfer_engine.handle import ResultQueue, each_token, merge
 from spaninfer_engine.request import FinishReason, Output, TokenLogprob
@@ -131,7 +132,8 @@ def test_merging_keeps_what_only_the_last_output_says():
 
 def test_merging_loses_no_field():
     given = {field.name: object() for field in fields(Output)}
-    added = {name: (name,) for name in ("token_ids", "texts", "logprobs", "prompt_logprobs")}
+    added = {name: (name,) for name in ("token_ids", "texts", "prompt_logprobs")}
+    added |= {"logprobs": sampled(TokenLogprob(1, -1.0, 1))}
     last = Output(**given | added | {"text": "texts", "texts": ("texts",)})
 
     whole = merge([Output(index=given["index"]), last])
@@ -165,9 +167,11 @@ def test_a_limited_queue_keeps_one_output_however_much_it_holds():
 
 
 def test_what_was_merged_comes_apart_token_by_token():
-    first = replace(part(0, 5), logprobs=(TokenLogprob(5, -1.0, 1),), prompt_logprobs=(1, 2))
-    others = [replace(part(0, token), logprobs=(TokenLogprob(token, -2.0, 1),)) for token in (6, 7)]
-    last = replace(part(0, 8, reason=FinishReason.STOP), logprobs=(TokenLogprob(8, -3.0, 1),))
+    first = replace(part(0, 5), logprobs=sampled(TokenLogprob(5, -1.0, 1)), prompt_logprobs=(1, 2))
+    others = [
+        replace(part(0, token), logprobs=sampled(TokenLogprob(token, -2.0, 1))) for token in (6, 7)
+    ]
+    last = replace(part(0, 8, reason=FinishReason.STOP), logprobs=sampled(TokenLogprob(8, -3.0, 1)))
     singles = [first, *others, replace(last, text="8, and what was held back", matched="x")]
 
     whole = merge([merge(singles[:2]), merge(singles[2:])])

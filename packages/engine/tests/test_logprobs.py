@@ -1,6 +1,13 @@
 import numpy as np
 import pytest
-from spaninfer_engine.logprobs import LogprobAt, SampledLogprobs, TokenLogprobs, num_values
+from entries import arrays_of, sampled
+from spaninfer_engine.logprobs import (
+    LogprobAt,
+    SampledLogprobs,
+    TokenLogprobs,
+    gathered,
+    num_values,
+)
 from spaninfer_engine.request import TokenLogprob
 
 ENTRIES = [
@@ -9,20 +16,8 @@ ENTRIES = [
 ]
 
 
-def filled(entries, count=2):
-    found = TokenLogprobs.empty(len(entries), count)
-    for at, entry in enumerate(entries):
-        found.token_ids[at], found.logprobs[at], found.ranks[at] = (
-            entry.token_id,
-            entry.logprob,
-            entry.rank,
-        )
-        found.top_ids[at], found.top[at] = zip(*entry.top, strict=True)
-    return found
-
-
 def test_it_reads_like_a_list_of_entries():
-    found = filled(ENTRIES)
+    found = arrays_of(ENTRIES, 2)
 
     assert list(found) == ENTRIES
     assert found == ENTRIES
@@ -34,21 +29,15 @@ def test_it_reads_like_a_list_of_entries():
 
 
 def test_values_are_counted_without_making_entries(monkeypatch):
-    found = filled(ENTRIES)
+    found = arrays_of(ENTRIES, 2)
     monkeypatch.setattr(TokenLogprobs, "__iter__", lambda _: pytest.fail("entries were made"))
 
     assert num_values(found) == num_values(ENTRIES) == 6
-    assert num_values(()) == num_values(filled([])) == 0
-
-
-def sampled(entries):
-    """The same entries: one as it is, one as a row of a step's arrays with more columns."""
-    rows = filled(entries)
-    return SampledLogprobs((entries[0], LogprobAt(rows, 1, 2)))
+    assert num_values(()) == num_values(arrays_of([])) == 0
 
 
 def test_sampled_entries_read_like_a_list_of_them():
-    found = sampled(ENTRIES)
+    found = sampled(*ENTRIES)
 
     assert list(found) == ENTRIES
     assert found == ENTRIES
@@ -61,7 +50,7 @@ def test_sampled_entries_read_like_a_list_of_them():
 
 
 def test_an_entry_has_as_many_likely_tokens_as_were_asked_for():
-    rows = filled(ENTRIES)
+    rows = arrays_of(ENTRIES, 2)
 
     assert list(SampledLogprobs((LogprobAt(rows, 0, 1), LogprobAt(rows, 1, 0)))) == [
         TokenLogprob(3, -0.5, 1, ((3, -0.5),)),
@@ -70,13 +59,13 @@ def test_an_entry_has_as_many_likely_tokens_as_were_asked_for():
 
 
 def test_an_entry_leaves_out_tokens_that_are_not_possible():
-    rows = filled([TokenLogprob(3, -0.5, 1, ((3, -0.5), (-1, -np.inf)))])
+    rows = arrays_of([TokenLogprob(3, -0.5, 1, ((3, -0.5), (-1, -np.inf)))], 2)
 
     assert rows.entry(0, 2) == TokenLogprob(3, -0.5, 1, ((3, -0.5),))
 
 
 def test_sampled_entries_join_without_being_made(monkeypatch):
-    parts = sampled(ENTRIES), (), sampled(ENTRIES)[:1]
+    parts = sampled(*ENTRIES), (), sampled(*ENTRIES)[:1]
     monkeypatch.setattr(TokenLogprobs, "entry", lambda *_: pytest.fail("an entry was made"))
 
     joined = SampledLogprobs.joined(parts)
@@ -86,13 +75,34 @@ def test_sampled_entries_join_without_being_made(monkeypatch):
     assert SampledLogprobs.joined(((), ())) == ()
 
 
+def test_entries_from_arrays_of_many_steps_are_gathered_in_order():
+    first, second = arrays_of(ENTRIES, 2), arrays_of(ENTRIES[:1], 2)
+    places = [LogprobAt(first, 1, 2), LogprobAt(first, 0, 1), LogprobAt(second, 0, 2)]
+
+    found = gathered(places)
+
+    assert list(map(found.entry, range(3), (2, 1, 2))) == [place.entry for place in places]
+
+
+def test_gathered_entries_are_as_long_as_the_longest():
+    few = arrays_of([TokenLogprob(9, -4.0, 5, ((1, -0.25),))], 1)
+    found = gathered([LogprobAt(few, 0, 1), LogprobAt(arrays_of(ENTRIES, 2), 0, 2)])
+
+    assert list(found) == [few[0], ENTRIES[0]]
+    assert gathered([LogprobAt(few, 0, 0)]).top.shape == (1, 0)
+    assert list(gathered([LogprobAt(few, 0, 5)])) == list(few)  # of a vocabulary of one token
+
+
 def test_parts_join_in_their_order():
-    assert TokenLogprobs.joined([filled(ENTRIES), filled(ENTRIES[:1])]) == ENTRIES + ENTRIES[:1]
+    assert (
+        TokenLogprobs.joined([arrays_of(ENTRIES, 2), arrays_of(ENTRIES[:1], 2)])
+        == ENTRIES + ENTRIES[:1]
+    )
 
 
 def test_an_index_beyond_the_end_is_refused():
     with pytest.raises(IndexError):
-        filled(ENTRIES)[2]
+        arrays_of(ENTRIES, 2)[2]
 
 
 def test_a_hundred_thousand_tokens_with_twenty_others_take_less_than_twenty_megabytes():

@@ -9,7 +9,7 @@ import pytest
 from assembled import VOCAB, assert_spans_come_back, engine, wait_until
 from checking import BlockedRunner, CheckingRunner
 from spaninfer_engine import Engine, FinishReason, InvalidPrompt, Placement, SamplingParams
-from spaninfer_engine.logprobs import Entry
+from spaninfer_engine.logprobs import LogprobAt
 from spaninfer_engine.plan import StepPlan
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
 
@@ -44,7 +44,7 @@ class Choice:
     def __init__(self, relay: Relay, index: int) -> None:
         self.relay, self.index = relay, index
 
-    def push(self, token: int, logprob: Entry | None) -> None:
+    def push(self, token: int, logprob: LogprobAt | None) -> None:
         assert logprob is None
         self.relay.tokens[self.index].append(token)
 
@@ -197,7 +197,7 @@ def test_closing_and_failing_answer_requests_that_wait() -> None:
 class Clumsy(Choice):
     """Drops its third token."""
 
-    def push(self, token: int, logprob: Entry | None) -> None:
+    def push(self, token: int, logprob: LogprobAt | None) -> None:
         super().push(token, logprob)
         if len(self.relay.tokens[self.index]) == 3:
             raise TypeError("this token does not travel")

@@ -18,6 +18,7 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
 from spaninfer_kernels_cpu.runtime.call import ALL_TOKENS, Call, Matrix, Script, row_at
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool, shared_thread_pool
+from spaninfer_kernels_cpu.sampling.sampler import BRIEF_NUMBERS
 from spaninfer_kernels_cpu.sampling.top_k_kernel import select_largest
 
 Floats = NDArray[np.float32]
@@ -42,12 +43,13 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _ReportArguments(Arguments):
-    """A task has a row of `scratch`, and every `tasks`-th row of the logits."""
+    """A task has a row of scratch[tasks, 2 V], and every `tasks`-th row of the logits."""
 
     logits: Matrix
     vocab: int
     numbers: int  # 0, 1, 2, … [V]
     ids: int
+    temperatures: int
     num_top: int
     chosen: int
     ranks: int
@@ -68,10 +70,13 @@ class Logprobs:
         demand_size("vocab", vocab, 1, 2**31 - 1)
         self._thread_pool = thread_pool or shared_thread_pool()
         self._numbers = np.arange(vocab, dtype=np.int32)
-        self._scratch = np.zeros((self._thread_pool.num_threads, vocab), np.float32)
+        self._scratch = np.zeros((self._thread_pool.num_threads, 2 * vocab), np.float32)
 
-    def __call__(self, logits: Floats, ids: Ints, num_top: int) -> TokenLogprobs:
-        """Return the log-probabilities of ids[R] under logits[R V], with the `num_top` most likely.
+    def __call__(
+        self, logits: Floats, ids: Ints, num_top: int, temperatures: Floats | None = None
+    ) -> TokenLogprobs:
+        """Return the log-probabilities of ids[R] under logits[R V], with the `num_top` most likely;
+        under logits over temperatures[R] where these are given.
 
         A row that holds NaN has NaN, and the first ids. Raises KernelError for other shapes, and
         for ids beyond the vocabulary.
@@ -91,6 +96,15 @@ class Logprobs:
             demand_size("the least of ids", int(ids.min()), 0, vocab - 1)
             demand_size("the largest of ids", int(ids.max()), 0, vocab - 1)
         ids = np.ascontiguousarray(ids)
+        if temperatures is None:
+            temperatures = np.ones(len(ids), np.float32)
+        elif temperatures.dtype != np.float32:
+            raise DTypeError(f"temperatures hold {temperatures.dtype}; the kernel takes float32")
+        elif temperatures.shape != ids.shape or not temperatures.flags.c_contiguous:
+            raise ShapeError(
+                f"temperatures: expected {len(ids)} of one contiguous axis, got shape "
+                f"{temperatures.shape} with strides {temperatures.strides}"
+            )
         found = TokenLogprobs(
             np.empty(len(ids), np.float32),
             np.empty(len(ids), np.int32),
@@ -103,6 +117,7 @@ class Logprobs:
             vocab=vocab,
             numbers=self._numbers.ctypes.data,
             ids=ids.ctypes.data,
+            temperatures=temperatures.ctypes.data,
             num_top=num_top,
             chosen=found.chosen.ctypes.data,
             ranks=found.ranks.ctypes.data,
@@ -112,7 +127,8 @@ class Logprobs:
             tasks=tasks,
         )
         script = Script([Call(_report, arguments, tasks, ALL_TOKENS)])
-        self._thread_pool.run(script, [len(ids)])
+        wakes = len(ids) * vocab > BRIEF_NUMBERS
+        self._thread_pool.run(script, [len(ids)], wakes=wakes)
         return found
 
 
@@ -122,9 +138,11 @@ class Logprobs:
 def _report(arguments: _ReportArguments, rows: int, task: int) -> None:
     """Report on every row whose number leaves `task` when divided by the number of tasks."""
     vocab, num_top = arguments.vocab, arguments.num_top
-    scratch = floats_at(row_at(arguments.scratch, task), vocab)
+    room = row_at(arguments.scratch, task)
+    scratch, tempered = floats_at(room, vocab), floats_at(room + 4 * vocab, vocab)
     numbers = numbers_at(arguments.numbers, vocab, np.int32)
     ids = numbers_at(arguments.ids, rows, np.int32)
+    temperatures = floats_at(arguments.temperatures, rows)
     chosen = floats_at(arguments.chosen, rows)
     ranks = numbers_at(arguments.ranks, rows, np.int32)
     row = task
@@ -132,6 +150,9 @@ def _report(arguments: _ReportArguments, rows: int, task: int) -> None:
         logits = floats_at(row_at(arguments.logits, row), vocab)
         top_ids = numbers_at(arguments.top_ids + 4 * row * num_top, num_top, np.int32)
         top = floats_at(arguments.top + 4 * row * num_top, num_top)
+        if temperatures[row] != 1:
+            _temper(logits, temperatures[row], tempered)
+            logits = tempered
         total = _log_sum_exp(logits, scratch)
         token = ids[row]
         chosen[row] = logits[token] - total
@@ -150,10 +171,7 @@ def _report(arguments: _ReportArguments, rows: int, task: int) -> None:
 @device_function
 def _log_sum_exp(logits: Floats, scratch: Floats) -> np.float32:
     """Return log(sum(exp(logits))), NaN where one is; scratch[V] is overwritten."""
-    most, bad = np.float32(-np.inf), 0
-    for i in range(len(logits)):
-        most = larger(most, logits[i])
-        bad |= logits[i] != logits[i]
+    most, bad = _largest(logits)
     if bad != 0:
         return np.float32(np.nan)
     for i in range(len(logits)):
@@ -162,6 +180,24 @@ def _log_sum_exp(logits: Floats, scratch: Floats) -> np.float32:
     for first in range(0, len(logits), _BLOCK):
         total += np.float64(_sum(scratch, first, min(first + _BLOCK, len(logits))))
     return np.float32(np.float64(most) + math.log(total))
+
+
+@device_function
+def _largest(logits: Floats) -> tuple[np.float32, int]:
+    """Return the largest logit, and whether one is NaN."""
+    most, bad = np.float32(-np.inf), 0
+    for i in range(len(logits)):
+        most = larger(most, logits[i])
+        bad |= logits[i] != logits[i]
+    return most, bad
+
+
+@device_function
+def _temper(logits: Floats, temperature: np.float32, tempered: Floats) -> None:
+    """Write logits[V] over the temperature, shifted so that none overflows: the largest is 0."""
+    most, _ = _largest(logits)
+    for i in range(len(logits)):
+        tempered[i] = (logits[i] - most) / temperature
 
 
 @device_function_with(fastmath={"reassoc"})

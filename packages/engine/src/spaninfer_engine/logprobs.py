@@ -7,8 +7,8 @@ sequences with 5 most likely each took a step of the engine 0.3 ms, a third of i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
@@ -18,6 +18,9 @@ from spaninfer_engine.request import TokenLogprob
 
 Ids: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float32]
+
+
+_MADE_AT_ONCE = 128  # entries, while an iteration goes over all: one by one take twice as long
 
 
 def num_values(entries: Sequence[TokenLogprob]) -> int:
@@ -90,14 +93,32 @@ class TokenLogprobs(_Entries):
 
     def __getitem__(self, at: int | slice) -> TokenLogprob | Self:
         if isinstance(at, slice):
-            return type(self)(
-                self.token_ids[at],
-                self.logprobs[at],
-                self.ranks[at],
-                self.top_ids[at],
-                self.top[at],
-            )
+            return self.rows(at)
         return self.entry(at, self.top.shape[1])
+
+    def __iter__(self) -> Iterator[TokenLogprob]:
+        for first in range(0, len(self), _MADE_AT_ONCE):
+            part = self.rows(slice(first, first + _MADE_AT_ONCE))
+            columns = (part.token_ids, part.logprobs, part.ranks, part.top_ids, part.top)
+            for token_id, logprob, rank, top_ids, top in zip(
+                *(column.tolist() for column in columns), strict=True
+            ):
+                yield TokenLogprob(token_id, logprob, rank, _pairs(top_ids, top))
+
+    def rows(self, at: slice | Sequence[int]) -> Self:
+        """Return the arrays of some of the tokens."""
+        return type(self)(
+            self.token_ids[at], self.logprobs[at], self.ranks[at], self.top_ids[at], self.top[at]
+        )
+
+    def with_count(self, count: int) -> Self:
+        """Return it with `count` most likely tokens: fewer of them, or ids of -1 behind them."""
+        more = ((0, 0), (0, max(count - self.top.shape[1], 0)))
+        return replace(
+            self,
+            top_ids=np.pad(self.top_ids[:, :count], more, constant_values=-1),
+            top=np.pad(self.top[:, :count], more),
+        )
 
     @property
     def num_values(self) -> int:
@@ -111,11 +132,15 @@ class TokenLogprobs(_Entries):
         """
         top_ids, top = self.top_ids[at, :count].tolist(), self.top[at, :count].tolist()
         return TokenLogprob(
-            int(self.token_ids[at]),
-            float(self.logprobs[at]),
-            int(self.ranks[at]),
-            tuple([pair for pair in zip(top_ids, top, strict=True) if pair[0] >= 0]),
+            self.token_ids.item(at),
+            self.logprobs.item(at),
+            self.ranks.item(at),
+            _pairs(top_ids, top),
         )
+
+
+def _pairs(top_ids: list[int], top: list[float]) -> tuple[tuple[int, float], ...]:
+    return tuple([pair for pair in zip(top_ids, top, strict=True) if pair[0] >= 0])
 
 
 class LogprobAt(NamedTuple):
@@ -125,32 +150,42 @@ class LogprobAt(NamedTuple):
     number: int
     num_top: int
 
+    @property
+    def entry(self) -> TokenLogprob:
+        """The entry as an object."""
+        return self.arrays.entry(self.number, self.num_top)
 
-Entry: TypeAlias = TokenLogprob | LogprobAt
+
+def gathered(places: Sequence[LogprobAt]) -> TokenLogprobs:
+    """Return the entries in these places, one at least, as arrays of their own."""
+    count = max(place.num_top for place in places)
+    parts = [
+        (own := list(group))[0].arrays.rows([place.number for place in own])
+        for _, group in groupby(places, key=lambda place: id(place.arrays))
+    ]
+    same = [part if part.top.shape[1] == count else part.with_count(count) for part in parts]
+    return same[0] if len(same) == 1 else TokenLogprobs.joined(same)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledLogprobs(_Entries):
     """The log-probabilities of sampled tokens, one after the other."""
 
-    entries: tuple[Entry, ...]
+    places: tuple[LogprobAt, ...]
 
     @classmethod
     def joined(cls, parts: Iterable[Sequence[TokenLogprob]]) -> Sequence[TokenLogprob]:
-        """Return the entries of all parts, in their order; () if there are none."""
-        kept = [each.entries if isinstance(each, cls) else tuple(each) for each in parts if each]
+        """Return the entries of all parts, each () or one of these; () if none has any."""
+        kept = [part.places for part in parts if isinstance(part, cls)]
         return cls(tuple(chain.from_iterable(kept))) if kept else ()
 
     @property
     def num_values(self) -> int:
         """How many log-probabilities there are, those of the most likely tokens included."""
-        return sum(
-            1 + (each.num_top if isinstance(each, LogprobAt) else len(each.top))
-            for each in self.entries
-        )
+        return sum([1 + place.num_top for place in self.places])
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.places)
 
     @overload
     def __getitem__(self, at: int) -> TokenLogprob: ...
@@ -160,8 +195,5 @@ class SampledLogprobs(_Entries):
 
     def __getitem__(self, at: int | slice) -> TokenLogprob | Self:
         if isinstance(at, slice):
-            return type(self)(self.entries[at])
-        entry = self.entries[at]
-        if isinstance(entry, LogprobAt):
-            return entry.arrays.entry(entry.number, entry.num_top)
-        return entry
+            return type(self)(self.places[at])
+        return self.places[at].entry

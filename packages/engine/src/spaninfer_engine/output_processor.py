@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from spaninfer_engine.errors import as_exception
 from spaninfer_engine.handle import ResultQueue
-from spaninfer_engine.logprobs import Entry
+from spaninfer_engine.logprobs import LogprobAt
 from spaninfer_engine.outputs import End, TextStream, Token
 from spaninfer_engine.relay import TokenBatch, TokenRelay
 from spaninfer_engine.request import FinishReason, Output
@@ -84,7 +84,7 @@ class _Relayed:
     """A sequence whose text is made elsewhere."""
 
     seq: SequenceState
-    push: Callable[[int, Entry | None], None]
+    push: Callable[[int, LogprobAt | None], None]
     end: Callable[[Ended], None]
     batch: TokenBatch
     is_eager: bool

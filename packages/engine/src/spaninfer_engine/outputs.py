@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-from spaninfer_engine.logprobs import Entry, SampledLogprobs
+from spaninfer_engine.logprobs import LogprobAt, SampledLogprobs
 from spaninfer_engine.request import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 from spaninfer_engine.text.detokenize import Detokenizer, StopFinder
 from spaninfer_engine.text.tokenizer import Tokenizer
 
-Token: TypeAlias = tuple[int, Entry | None]
+Token: TypeAlias = tuple[int, LogprobAt | None]
 """A sampled token, and its log-probability where it was requested."""
 
 
@@ -56,7 +56,7 @@ class End(Protocol):
         ...
 
     @property
-    def token(self) -> tuple[Any, int, Entry | None] | None:
+    def token(self) -> tuple[Any, int, LogprobAt | None] | None:
         """The sequence, its last token, and the log-probability of that."""
         ...
 
@@ -164,7 +164,7 @@ class TextStream:
     def _logprobs_of(self, tokens: Sequence[Token]) -> Sequence[TokenLogprob]:
         if self._sampling.logprobs is None:
             return ()
-        return SampledLogprobs(tuple([entry for _, entry in tokens if entry is not None]))
+        return SampledLogprobs(tuple([place for _, place in tokens if place is not None]))
 
     def _text_of(self, token: int, number: int) -> str:
         """Return the text that token number 1, 2, … of the answer completes."""

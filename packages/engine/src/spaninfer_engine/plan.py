@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spaninfer_engine.logprobs import Entry, TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.media import PromptMedia, TowerInput
 from spaninfer_engine.request import Grammar, SamplingParams, TokenIds
 
@@ -129,7 +129,7 @@ class StepResult:
 
     number: int
     tokens: tuple[int | None, ...]
-    logprobs: dict[int, Entry]  # by sequence id
+    logprobs: dict[int, LogprobAt]  # by sequence id
     prompt_logprobs: dict[int, TokenLogprobs]  # by request id
     failed: dict[int, Exception]  # requests at fault: NaN logits, a grammar that ran dry
     failed_encodings: frozenset[bytes] = frozenset()  # digests of media that towers failed on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from spaninfer_engine.logprobs import Entry
+from spaninfer_engine.logprobs import LogprobAt
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
 
 
@@ -32,7 +32,7 @@ class TokenBatch(Protocol):
 class SequenceRelay(Protocol):
     """Takes the tokens of one sequence, in order; must neither wait nor raise."""
 
-    def push(self, token: int, logprob: Entry | None) -> None:
+    def push(self, token: int, logprob: LogprobAt | None) -> None:
         """Take a token."""
         ...
 

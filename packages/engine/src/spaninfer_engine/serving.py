@@ -14,7 +14,7 @@ from spaninfer_engine.errors import shown
 from spaninfer_engine.frontend import Frontend
 from spaninfer_engine.gc_freeze import GcFreeze
 from spaninfer_engine.handle import each_token, merge
-from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs, gathered
 from spaninfer_engine.media import Levels, MediaItem, MediaKind, Mixture, PromptMedia, TowerInput
 from spaninfer_engine.output_processor import output_of
 from spaninfer_engine.outputs import TextStream, Token
@@ -34,7 +34,6 @@ __all__ = [
     "Alarm",
     "ChatTemplate",
     "Ended",
-    "Entry",
     "Frontend",
     "GcFreeze",
     "Levels",
@@ -59,6 +58,7 @@ __all__ = [
     "Tokenizer",
     "TowerInput",
     "each_token",
+    "gathered",
     "media_of",
     "merge",
     "open_front",

@@ -14,11 +14,11 @@ from greedy import Greedy
 from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import SamplingParams, TokenLogprob
+from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.runner import HostSampler, Runner
 from spaninfer_engine.run.sampler import Sampler
 from stepping import Model
@@ -46,7 +46,7 @@ class Recording(Greedy):
 
     def sample(
         self, logits: Any, seq_ids: Sequence[int], positions: Any, tokens: Any
-    ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
+    ) -> tuple[list[int], dict[int, LogprobAt], dict[int, Exception]]:
         drawn, logprobs, _ = super().sample(logits, seq_ids, positions, tokens)
         return drawn, logprobs, {i: ValueError(f"{i}") for i in seq_ids if i in self.failing}
 

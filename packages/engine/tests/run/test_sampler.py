@@ -5,7 +5,7 @@ from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.request import SamplingParams
 from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.sampler import Sampler
-from spaninfer_op_reference import log_softmax, sample
+from spaninfer_op_reference import RowSampling, log_softmax, process, sample
 
 VOCAB = 50
 PROMPT = (3, 7, 3, 9)
@@ -24,7 +24,10 @@ def draw(sampler, logits, requests=None, tokens=PROMPT):
     known = np.array(tokens, np.int32)
     rows = np.asarray(logits, np.float32)
     count = len(rows)
-    return sampler.sample(rows, list(requests), [len(known)] * count, [known] * count)
+    chosen, places, failed = sampler.sample(
+        rows, list(requests), [len(known)] * count, [known] * count
+    )
+    return chosen, {number: place.entry for number, place in places.items()}, failed
 
 
 @pytest.fixture
@@ -119,6 +122,28 @@ def test_logprobs_are_of_the_models_own_distribution_unless_asked_otherwise(logi
         assert entry.rank == 1
 
 
+def test_processed_logprobs_are_of_what_was_sampled_from(logits):
+    asked = [
+        {"temperature": 0.5},
+        {"temperature": 2.0, "logit_bias": {3: 4.0}},
+        {"temperature": 0, "repetition_penalty": 3.0},
+    ]
+    rows = [
+        RowSampling(temperature=0.5),
+        RowSampling(temperature=2.0, logit_bias=(np.array([3]), np.array([4.0]))),
+        RowSampling(temperature=0, repetition_penalty=3.0, prompt_ids=np.array(PROMPT)),
+    ]
+    sampler = sampler_of(*({**each, "logprobs": 4, "processed_logprobs": True} for each in asked))
+
+    tokens, logprobs, _ = draw(sampler, logits[[0, 0, 0]])
+
+    for entry, token, row in zip(logprobs.values(), tokens, rows, strict=True):
+        expected = log_softmax(process(logits[0].astype(np.float64), row))
+        assert entry.token_id == token
+        assert entry.logprob == pytest.approx(expected[token], abs=1e-5)
+        assert [token for token, _ in entry.top] == np.argsort(-expected)[:4].tolist()
+
+
 def test_every_request_gets_as_many_likely_tokens_as_it_asked_for(logits):
     params = [{"logprobs": 3}, {"temperature": 0}, {"logprobs": 0}, {"logprobs": 7}]
 
@@ -192,10 +217,10 @@ def test_where_log_probabilities_break_by_one_row_the_others_get_theirs(logits):
     params = [{"logprobs": 2, "seed": number} for number in range(4)]
     odd = logits[1].max()
 
-    def report(about, ids, count):
+    def report(about, ids, count, temperatures):
         if odd in about:
             raise OverflowError("no such row")
-        return token_logprobs(about, ids, count)
+        return token_logprobs(about, ids, count, temperatures)
 
     expected = draw(sampler_of(*params), logits.copy())
     tokens, logprobs, failed = draw(sampler_of(*params, logprobs=report), logits)

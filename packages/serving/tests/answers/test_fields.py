@@ -6,6 +6,8 @@ from spaninfer_serving.answers.fields import (
     finish_reason,
     usage_of,
 )
+from spaninfer_serving.wire.chat import ChatLogprobs
+from spaninfer_serving.wire.completions import CompletionLogprobs
 
 
 class Letters:
@@ -43,9 +45,10 @@ def test_finish_reasons_are_openais_words_and_vllms_for_what_an_operator_ended()
 def test_a_token_that_is_half_a_character_shows_its_bytes():
     wire = chat_logprobs([TokenLogprob(0xC3, -0.5, 1, top=((97, float("-inf")),))], Letters())
 
-    assert wire.content[0].bytes == [0xC3]
-    assert wire.content[0].token == "\ufffd"
-    assert wire.content[0].top_logprobs[0].logprob == -9999.0
+    assert wire[0]["bytes"] == [0xC3]
+    assert wire[0]["token"] == "\ufffd"
+    assert wire[0]["top_logprobs"][0]["logprob"] == -9999.0
+    assert ChatLogprobs(content=wire).model_dump() == {"content": wire}
 
 
 def test_text_offsets_run_on_over_prompt_and_answer():
@@ -53,7 +56,8 @@ def test_text_offsets_run_on_over_prompt_and_answer():
 
     wire, offset = completion_logprobs(entries, Letters(), 10)
 
-    assert wire.tokens == ["a", "b", "c"]
-    assert wire.token_logprobs == [None, -1.0, -2.0]
-    assert wire.text_offset == [10, 11, 12]
+    assert wire["tokens"] == ["a", "b", "c"]
+    assert wire["token_logprobs"] == [None, -1.0, -2.0]
+    assert wire["text_offset"] == [10, 11, 12]
     assert offset == 13
+    assert CompletionLogprobs(**wire).model_dump() == wire

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from spaninfer_engine import Output
 from spaninfer_engine.handle import merge
+from spaninfer_engine.logprobs import LogprobAt, SampledLogprobs, TokenLogprobs
 from spaninfer_engine.request import FinishReason, TokenLogprob, Usage
 from spaninfer_serving.answers.chunks import chat_chunks, completion_chunks
 from spaninfer_serving.answers.responses import AnswerSpec, Prompt, ResponseMeta
@@ -38,13 +39,17 @@ class Words:
 
 def outputs_of(*, logprobs):
     """An output for each token; the last is the end."""
-    entries = [TokenLogprob(i, -float(i), 1, ((i, -0.5),)) for i in range(len(TEXTS))]
+    count = len(TEXTS)
+    arrays = TokenLogprobs.empty(count, 1)
+    arrays.token_ids[:], arrays.logprobs[:] = range(count), [-float(i) for i in range(count)]
+    arrays.ranks[:], arrays.top_ids[:, 0], arrays.top[:] = 1, range(count), -0.5
+    entries = [SampledLogprobs((LogprobAt(arrays, i, 1),)) for i in range(count)]
     singles = [
         Output(
             index=0,
             token_ids=(i,),
             text=text,
-            logprobs=(entries[i],) if logprobs else (),
+            logprobs=entries[i] if logprobs else (),
             prompt_logprobs=(TokenLogprob(1, -0.25, 1, ()),) if logprobs and i == 0 else (),
         )
         for i, text in enumerate(TEXTS[:-1])
@@ -53,7 +58,7 @@ def outputs_of(*, logprobs):
         index=0,
         token_ids=(len(TEXTS) - 1,),
         text=TEXTS[-1],
-        logprobs=(entries[-1],) if logprobs else (),
+        logprobs=entries[-1] if logprobs else (),
         finish_reason=FinishReason.STOP,
         matched="x",
         usage=USAGE,

@@ -10,7 +10,7 @@ from spaninfer_engine import CacheMap, Engine, EngineConfig, SamplingParams, Str
 from spaninfer_engine import errors as engine_errors
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.errors import EngineError, InvalidSampling, PromptTooLong
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.media import Levels, MediaItem, Mixture, PromptMedia, TowerInput
 from spaninfer_serving import Settings
 from spaninfer_serving.admission.keys import KeyLimits, UserKey, hash_of
@@ -182,3 +182,15 @@ def _plain(value: object) -> object:
 
 def _sent(value: object) -> object:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+
+
+def test_log_probabilities_of_sampled_tokens_travel_as_arrays() -> None:
+    random = np.random.default_rng(0)
+    steps = [TokenLogprobs.empty(3, count) for count in (2, 5)]
+    for step in steps:
+        step.token_ids[:], step.ranks[:], step.logprobs[:] = 7, 2, random.normal(size=3)
+        step.top_ids[:], step.top[:] = 3, random.normal(size=step.top.shape)
+    places = [LogprobAt(steps[0], 1, 2), LogprobAt(steps[0], 2, 0), LogprobAt(steps[1], 0, 4)]
+    found = records.typed_entries(_sent(records.plain_entries(places)))
+    assert [place.entry for place in found] == [place.entry for place in places]
+    assert records.typed_entries(_sent(records.plain_entries([]))) == []

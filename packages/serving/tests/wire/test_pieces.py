@@ -13,6 +13,7 @@ from spaninfer_serving.wire.pieces import (
     answer_in_pieces,
     chat_pieces,
     completion_pieces,
+    event_with,
     in_pieces,
 )
 
@@ -48,6 +49,7 @@ def test_an_answer_in_pieces_is_the_answer():
         CompletionChoice(index=index, text=MARKS, finish_reason="stop") for index in range(3)
     ]
     parts = [[part("first", MARKS), part("b")], [part()], [part(), part("c"), part()]]
+    parts = [[vars(each) for each in of_choice] for of_choice in parts]
     wholes = [part("first", MARKS, "b"), part(), part("c")]
     wholes[0].text_offset[2] = 0
 
@@ -73,7 +75,7 @@ def test_log_probabilities_of_a_chat_in_parts_are_one_list():
     entries = [
         ChatLogprob(token=str(i), logprob=-1.0, bytes=[48 + i], top_logprobs=[]) for i in range(5)
     ]
-    parts = [ChatLogprobs(content=some) for some in (entries[:2], [], entries[2:])]
+    parts = (entries[:2], [], entries[2:])
 
     assert json.loads("".join(chat_pieces(parts))) == ChatLogprobs(content=entries).model_dump()
 
@@ -92,3 +94,24 @@ def test_an_event_of_text_is_what_its_model_writes(text, name):
     [found] = TextEvents(event).json([text])
 
     assert found == event(text).model_dump_json(exclude_unset=True).encode()
+
+
+SCORES = {
+    "tokens": [MARKS],
+    "token_logprobs": [-1.25e-7],
+    "top_logprobs": [{MARKS: -0.1, "\ue000": -9999.0}],
+    "text_offset": [3],
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "\ue000", MARKS])
+def test_an_event_with_log_probabilities_is_what_its_model_writes(name):
+    def event(text, scores=None):
+        choice = CompletionChoice(index=3, text=text, finish_reason=None, logprobs=scores)
+        return CompletionResponse(
+            id="x", created=1, model=name, choices=[choice], system_fingerprint=MARKS
+        )
+
+    expected = event(MARKS, CompletionLogprobs(**SCORES)).model_dump_json(exclude_unset=True)
+    assert TextEvents(event).json_with(MARKS, SCORES) == expected.encode()
+    assert event_with(event(MARKS), SCORES) == expected.encode()

@@ -46,8 +46,7 @@ PROMPT_LOGIT_BYTES = 64 << 20
 class HostSampling:
     """Host sampling functions of a backend; None selects the default of run.sampler.
 
-    `sample(logits, rows)` is run.sampler.Sample, `logprobs(logits, ids, count)` the function
-    run.logprobs.token_logprobs.
+    `sample(logits, rows)` is run.sampler.Sample, `logprobs` run.sampler.Report.
     """
 
     sample: Callable[..., Any] | None = None

@@ -17,14 +17,22 @@ Logits = NDArray[np.float32]
 _BLOCK = 128  # of the most likely n tokens, all lie in the n blocks with the largest maxima
 
 
-def token_logprobs(logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
-    """Return the log-probability of ids[R] under logits[R V], with the `count` most likely.
+def token_logprobs(
+    logits: Logits,
+    ids: NDArray[np.integer],
+    count: int,
+    temperatures: Logits | None = None,
+) -> TokenLogprobs:
+    """Return the log-probability of ids[R] under logits[R V], with the `count` most likely; under
+    logits over temperatures[R] where these are given.
 
     Ranks count from 1; of tokens equally likely, the smaller id is first.
     """
     scratch = np.empty(logits.shape[1], np.float32)
     found = TokenLogprobs.empty(len(logits), min(count, logits.shape[1]))
     for at, (row, token_id) in enumerate(zip(logits, ids.tolist(), strict=True)):
+        if temperatures is not None and temperatures[at] != 1:
+            row = (row - row.max()) / temperatures[at]  # as it is sampled from
         _report_row(row, token_id, scratch, found, at)
     return found
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken, as_exception
-from spaninfer_engine.logprobs import Entry, LogprobAt, TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
-from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
+from spaninfer_engine.request import Matcher, SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run import device_logprobs
 from spaninfer_engine.run.in_flight import InFlight, Outcome
@@ -69,7 +69,7 @@ class HostSampler(Protocol):
         seq_ids: Sequence[int],
         positions: Sequence[int],
         tokens: Sequence[TokenIds],
-    ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
+    ) -> tuple[list[int], dict[int, LogprobAt], dict[int, Exception]]:
         """Return a token per row of logits[R V], log-probabilities and failures by sequence.
 
         Row i is about position `positions[i]` of sequence `seq_ids[i]`, whose tokens before that
@@ -285,7 +285,7 @@ class Runner(Resource):
     def _result(self, step: InFlight) -> StepResult:
         batch = step.batch
         tokens: list[int | None] = [None] * batch.num_slices
-        logprobs: dict[int, Entry] = {}
+        logprobs: dict[int, LogprobAt] = {}
         failed: dict[int, Exception] = {}
         prompt_logprobs: dict[int, TokenLogprobs] = {}
         step.launched.wait()
@@ -342,7 +342,7 @@ class Runner(Resource):
         logits: Logits,
         tokens: list[int | None],
         failed: dict[int, Exception],
-    ) -> dict[int, TokenLogprob]:
+    ) -> dict[int, LogprobAt]:
         """Sample into `tokens` what the host must, and note it for the device."""
         known_ids = self._sequences.by_id  # others have ended since the step was launched
         indices = [

@@ -8,7 +8,8 @@ the token id, so a request gets the same tokens alone and in any batch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,9 @@ from spaninfer_op_reference import GREEDY, RowSampling, process, sample
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoToken, as_exception
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import Matcher, SamplingParams, TokenLogprob
+from spaninfer_engine.request import Matcher, SamplingParams
 from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.masks import allowed_by, mask_of
 
@@ -99,8 +100,20 @@ Sample = Callable[
 """Returns a token per row of logits[R V], and an error for each row that has none."""
 
 
-Report = Callable[[Logits, NDArray[np.integer], int], TokenLogprobs]
-"""Returns the log-probabilities of ids[R] under logits[R V], with that many most likely tokens."""
+class Report(Protocol):
+    """Computes log-probabilities: run.logprobs.token_logprobs, or an equal, faster way."""
+
+    def __call__(
+        self,
+        logits: Logits,
+        ids: NDArray[np.integer],
+        count: int,
+        temperatures: Logits | None = None,
+    ) -> TokenLogprobs:
+        """Return those of ids[R] under logits[R V], with the `count` most likely; under logits over
+        temperatures[R] where these are given.
+        """
+        ...
 
 
 class Sampler:
@@ -139,7 +152,7 @@ class Sampler:
         seq_ids: Sequence[int],
         positions: Sequence[int],
         tokens: Sequence[Ids],
-    ) -> tuple[list[int], dict[int, TokenLogprob], dict[int, Exception]]:
+    ) -> tuple[list[int], dict[int, LogprobAt], dict[int, Exception]]:
         """Return a token per row of logits[R V], log-probabilities and failures by request id.
 
         Where a sequence has a token mask, -inf is written into its row.
@@ -210,7 +223,7 @@ class Sampler:
         rows: Sequence[RowSampling],
         chosen: NDArray[np.integer],
         failed: dict[int, Exception],
-    ) -> dict[int, TokenLogprob]:
+    ) -> dict[int, LogprobAt]:
         """Return the log-probabilities of chosen tokens, by request id, where requests want them.
 
         All rows are reported on at once, with as many most likely tokens as any of them asks for;
@@ -224,24 +237,33 @@ class Sampler:
         if not asking:
             return {}
 
-        def report(asking: Mapping[int, SamplingParams]) -> dict[int, TokenLogprob]:
-            about = logits[list(asking)]
+        def report(asking: Mapping[int, SamplingParams]) -> dict[int, LogprobAt]:
+            temperatures = np.ones(len(asking), np.float32)
+            others: dict[int, Logits] = {}  # than those that were sampled from, by place
             for at, (index, params) in enumerate(asking.items()):
-                if params.processed_logprobs:
-                    about[at] = process(logits[index], rows[index])
-                elif index in raw:
-                    about[at] = raw[index]
+                row = rows[index]
+                if not params.processed_logprobs:
+                    if index in raw:
+                        others[at] = raw[index]
+                elif not row.is_plain:
+                    others[at] = process(logits[index], row)
+                elif not row.is_greedy:
+                    temperatures[at] = row.temperature
+            indices = list(asking)
+            about = logits if len(indices) == len(logits) and not others else logits[indices]
+            for at, other in others.items():
+                about[at] = other
             counts = [params.logprobs or 0 for params in asking.values()]
-            reported = self._report(about, chosen[list(asking)], max(counts))
+            found = self._report(about, chosen[indices], max(counts), temperatures)
             return {
-                seq_ids[index]: replace(entry, top=entry.top[:count])
-                for index, entry, count in zip(asking, reported, counts, strict=True)
+                seq_ids[index]: LogprobAt(found, at, count)
+                for at, (index, count) in enumerate(zip(indices, counts, strict=True))
             }
 
         try:
             return report(asking)
         except Exception:  # of one row, or of the report
-            found, errors = dict[int, TokenLogprob](), dict[int, Exception]()
+            found, errors = dict[int, LogprobAt](), dict[int, Exception]()
         for index, params in asking.items():
             try:
                 found |= report({index: params})

@@ -11,7 +11,7 @@ import numpy as np
 from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.state_table import StateTable
 from spaninfer_engine.cache.table import SpanTable
-from spaninfer_engine.logprobs import Entry, TokenLogprobs
+from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.media import MediaRun
 from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.request import (
@@ -210,7 +210,7 @@ class Ended:
     error: Exception | None = None
 
 
-NewToken = tuple[SequenceState, int, Entry | None]
+NewToken = tuple[SequenceState, int, LogprobAt | None]
 """A sequence, the token sampled for it, and its log-probability where asked."""
 
 

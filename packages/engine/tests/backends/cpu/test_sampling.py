@@ -57,13 +57,14 @@ def test_a_row_without_a_token_fails_with_the_reason_of_the_definition(draw):
 
 
 @pytest.mark.parametrize("count", [0, 3, 20])
-def test_log_probabilities_are_those_of_numpy(count):
+@pytest.mark.parametrize("temperatures", [None, np.float32([1, 0.5, 2, 1, 0.5, 1e-3])])
+def test_log_probabilities_are_those_of_numpy(count, temperatures):
     logits = np.random.default_rng(2).standard_normal((6, VOCAB)).astype(np.float32) * 4
     logits[4, 9] = np.nan
     ids = np.arange(6) * 100
 
     found, expected = (
-        report(logits, ids, count) for report in (CpuLogprobs(VOCAB), token_logprobs)
+        report(logits, ids, count, temperatures) for report in (CpuLogprobs(VOCAB), token_logprobs)
     )
 
     for mine, theirs in (

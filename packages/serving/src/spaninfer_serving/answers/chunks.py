@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from spaninfer_engine import Output, TokenLogprob
 from spaninfer_engine import Usage as EngineUsage
@@ -30,7 +31,7 @@ from spaninfer_serving.answers.responses import (
 )
 from spaninfer_serving.wire.chat import ChatChunk, ChatChunkChoice, Delta
 from spaninfer_serving.wire.completions import CompletionChoice, CompletionResponse
-from spaninfer_serving.wire.pieces import TextEvents, in_pieces
+from spaninfer_serving.wire.pieces import TextEvents, event_with, in_pieces
 
 
 async def chat_chunks(
@@ -38,7 +39,6 @@ async def chat_chunks(
 ) -> AsyncGenerator[ChatChunk | list[bytes], None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
     meta, choices, (prompt,) = spec.meta, spec.choices, spec.prompts
-    words = spec.words if spec.logprobs else None
     for index in range(choices):
         role = Delta(role="assistant", content="")
         first = _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
@@ -48,28 +48,42 @@ async def chat_chunks(
 
     def text_chunk(index: int, text: str) -> ChatChunk:
         part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
+        if spec.logprobs:
+            part.logprobs = None
         return _chat_chunk(meta, [part])
 
-    is_plain = spec.form is None and not (spec.logprobs or meta.token_ids)
+    def text_events(index: int) -> TextEvents:
+        if index not in events:
+            events[index] = TextEvents(partial(text_chunk, index))
+        return events[index]
+
+    is_text = spec.form is None and not meta.token_ids
     events: dict[int, TextEvents] = {}
     usages: dict[int, EngineUsage] = {}
     answers = [ChatAnswer(spec.form) for _ in range(choices)]
     async for index, news in outputs:
         rest: Output | None = news
-        if is_plain:
+        if is_text and not spec.logprobs:
             texts, rest = _texts_and_end(checked(news))
             if said := [text for text in texts if text]:
-                if index not in events:
-                    events[index] = TextEvents(partial(text_chunk, index))
-                yield events[index].json(said)
+                yield text_events(index).json(said)
         if rest is None:
             continue
         async for output in token_by_token(rest):
             if output.finish_reason is not None:
                 usages[index] = usage_at_end(output)
-            part = _chat_part(index, output, answers[index], meta, words)
-            if part is not None:
+            scores = _chat_scores(output, spec.words) if spec.logprobs else None
+            if is_text and scores and output.text and output.finish_reason is None:
+                yield [text_events(index).json_with(output.text, scores)]
+                continue
+            part = _chat_part(index, output, answers[index], meta)
+            if part is None:
+                continue
+            if scores is None:
                 yield _chat_chunk(meta, [part])
+                continue
+            part.logprobs = None
+            yield [event_with(_chat_chunk(meta, [part]), scores)]
     if meta.include_usage:
         last = _chat_chunk(meta, [])
         last.usage = usage_of([len(prompt.ids)], usages, meta.media_tokens)
@@ -87,19 +101,21 @@ def _chat_chunk(meta: ResponseMeta, parts: list[ChatChunkChoice]) -> ChatChunk:
     )
 
 
+def _chat_scores(output: Output, words: TokenDecoder) -> dict[str, Any]:
+    return {"content": chat_logprobs(output.logprobs, words)}
+
+
 def _chat_part(
-    index: int, output: Output, answer: ChatAnswer, meta: ResponseMeta, words: TokenDecoder | None
+    index: int, output: Output, answer: ChatAnswer, meta: ResponseMeta
 ) -> ChatChunkChoice | None:
-    """Return what an output adds to its choice, with log-probabilities where `words` is given;
-    None where it adds nothing that is seen.
+    """Return what an output adds to its choice but log-probabilities; None where nothing is seen of
+    it, these included.
     """
     delta = delta_of(answer.push(output))
     ended = answer.finish_reason(output.finish_reason)
     if not (ended or delta.model_fields_set or output.logprobs or meta.token_ids):
         return None
     part = ChatChunkChoice(index=index, delta=delta, finish_reason=ended)
-    if words is not None:
-        part.logprobs = chat_logprobs(output.logprobs, words)
     if output.matched is not None:
         part.stop_reason = output.matched
     if meta.token_ids:
@@ -122,8 +138,8 @@ async def completion_chunks(
         if rest is None:
             continue
         async for output in token_by_token(rest):
-            async for part in growing.parts(index, output):
-                yield completion_with(meta, [part])
+            async for chunk in growing.chunks(index, output):
+                yield chunk
     if meta.include_usage:
         last = completion_with(meta, [])
         last.usage = usage_of([len(prompt.ids) for prompt in spec.prompts], growing.usages)
@@ -144,14 +160,14 @@ class _GrowingCompletion:
 
     def events(self, index: int, texts: tuple[str, ...]) -> list[bytes]:
         """Return the events of tokens that are text alone."""
-        if index not in self._events:
-            self._events[index] = TextEvents(partial(self._text_chunk, index))
         if self._is_first(index) and self._spec.echo:
             texts = (self._spec.prompts[index // self._spec.choices].text + texts[0], *texts[1:])
-        return self._events[index].json(texts)
+        return self._text_events(index).json(texts)
 
-    async def parts(self, index: int, output: Output) -> AsyncIterator[CompletionChoice]:
-        """Yield what an output adds to its choice: early parts hold log-probabilities alone."""
+    async def chunks(
+        self, index: int, output: Output
+    ) -> AsyncIterator[CompletionResponse | list[bytes]]:
+        """Yield what an output adds to its choice: early chunks hold log-probabilities alone."""
         spec = self._spec
         number = index // spec.choices
         prompt, is_first = spec.prompts[number], self._is_first(index)
@@ -164,24 +180,33 @@ class _GrowingCompletion:
         pieces = in_pieces(chain(shown, output.logprobs))
         last = next(pieces)
         for piece in pieces:
-            said, self._offsets[index] = await asyncio.to_thread(
-                completion_logprobs, last, spec.words, self._offsets[index]
-            )
-            yield CompletionChoice(index=index, text="", finish_reason=None, logprobs=said)
+            scores = await asyncio.to_thread(self._scores, index, last)
+            yield [self._text_events(index).json_with("", scores)]
             last = piece
         text = (prompt.text if is_echoed else "") + output.text
+        if spec.logprobs and ended is None and not spec.meta.token_ids:
+            yield [self._text_events(index).json_with(text, self._scores(index, last))]
+            return
         part = CompletionChoice(index=index, text=text, finish_reason=ended)
-        if spec.logprobs:
-            part.logprobs, self._offsets[index] = completion_logprobs(
-                last, spec.words, self._offsets[index]
-            )
         if output.matched is not None:
             part.stop_reason = output.matched
         if spec.meta.token_ids:
             part.token_ids = list(output.token_ids)
             if is_first:
                 part.prompt_token_ids = list(prompt.ids)
-        yield part
+        chunk = completion_with(spec.meta, [part])
+        if not spec.logprobs:
+            yield chunk
+            return
+        part.logprobs = None
+        yield [event_with(chunk, self._scores(index, last))]
+
+    def _scores(self, index: int, entries: Sequence[TokenLogprob | int]) -> dict[str, list[Any]]:
+        """Return log-probabilities as they travel; moves the text offset of the choice."""
+        scores, self._offsets[index] = completion_logprobs(
+            entries, self._spec.words, self._offsets[index]
+        )
+        return scores
 
     def _is_first(self, index: int) -> bool:
         """Return whether nothing of a choice has come before; true once."""
@@ -189,8 +214,15 @@ class _GrowingCompletion:
         self._started.add(index)
         return is_first
 
+    def _text_events(self, index: int) -> TextEvents:
+        if index not in self._events:
+            self._events[index] = TextEvents(partial(self._text_chunk, index))
+        return self._events[index]
+
     def _text_chunk(self, index: int, text: str) -> CompletionResponse:
         part = CompletionChoice(index=index, text=text, finish_reason=None)
+        if self._spec.logprobs:
+            part.logprobs = None
         return completion_with(self._spec.meta, [part])
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from spaninfer_engine import FinishReason, TokenLogprob
 from spaninfer_engine import Usage as EngineUsage
 
-from spaninfer_serving.wire.chat import ChatLogprob, ChatLogprobs, TopLogprob
-from spaninfer_serving.wire.completions import CompletionLogprobs
 from spaninfer_serving.wire.sampling import Usage
 
 _REASONS = {
@@ -56,17 +54,17 @@ def usage_of(
     )
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], words: TokenDecoder) -> ChatLogprobs:
-    """Return log-probabilities as chat completions carry them."""
-    return ChatLogprobs(
-        content=[
-            ChatLogprob(
-                **_token(entry.token_id, entry.logprob, words),
-                top_logprobs=[TopLogprob(**_token(i, logprob, words)) for i, logprob in entry.top],
-            )
-            for entry in entries
-        ]
-    )
+def chat_logprobs(entries: Iterable[TokenLogprob], words: TokenDecoder) -> list[dict[str, Any]]:
+    """Return log-probabilities as chat completions carry them (wire.chat.ChatLogprob), as plain
+    values.
+    """
+    return [
+        {
+            **_token(entry.token_id, entry.logprob, words),
+            "top_logprobs": [_token(token_id, logprob, words) for token_id, logprob in entry.top],
+        }
+        for entry in entries
+    ]
 
 
 def _token(token_id: int, logprob: float, words: TokenDecoder) -> dict[str, Any]:
@@ -79,9 +77,10 @@ def _token(token_id: int, logprob: float, words: TokenDecoder) -> dict[str, Any]
 
 
 def completion_logprobs(
-    entries: Sequence[TokenLogprob | int], words: TokenDecoder, offset: int
-) -> tuple[CompletionLogprobs, int]:
-    """Return log-probabilities as text completions carry them, and the text offset behind them.
+    entries: Iterable[TokenLogprob | int], words: TokenDecoder, offset: int
+) -> tuple[dict[str, list[Any]], int]:
+    """Return log-probabilities as text completions carry them (wire.completions.
+    CompletionLogprobs), as plain values, and the text offset behind them.
 
     A bare id is a token without a log-probability: the first of an echoed prompt.
     """
@@ -89,9 +88,10 @@ def completion_logprobs(
     logprobs: list[float | None] = []
     top: list[dict[str, float] | None] = []
     offsets: list[int] = []
+    token_bytes = words.token_bytes
     for entry in entries:
         token_id = entry if isinstance(entry, int) else entry.token_id
-        text = words.token_bytes(token_id).decode("utf-8", "replace")
+        text = token_bytes(token_id).decode("utf-8", "replace")
         tokens.append(text)
         offsets.append(offset)
         offset += len(text)
@@ -100,9 +100,11 @@ def completion_logprobs(
             top.append(None)
             continue
         logprobs.append(max(entry.logprob, -9999.0))
-        shown = [_token(i, logprob, words) for i, logprob in entry.top]
-        top.append({item["token"]: item["logprob"] for item in shown})
-    wire = CompletionLogprobs(
-        tokens=tokens, token_logprobs=logprobs, top_logprobs=top, text_offset=offsets
-    )
-    return wire, offset
+        top.append(
+            {
+                token_bytes(other).decode("utf-8", "replace"): max(logprob, -9999.0)
+                for other, logprob in entry.top
+            }
+        )
+    columns: dict[str, list[Any]] = {"tokens": tokens, "token_logprobs": logprobs}
+    return columns | {"top_logprobs": top, "text_offset": offsets}, offset

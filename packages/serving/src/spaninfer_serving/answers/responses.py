@@ -32,7 +32,6 @@ from spaninfer_serving.wire.chat import (
 )
 from spaninfer_serving.wire.completions import (
     CompletionChoice,
-    CompletionLogprobs,
     CompletionResponse,
 )
 from spaninfer_serving.wire.pieces import (
@@ -264,7 +263,7 @@ async def completion_response(
 
 def _wire_parts(
     entries: Iterable[TokenLogprob | int], words: TokenDecoder
-) -> Iterator[CompletionLogprobs]:
+) -> Iterator[Mapping[str, Sequence[object]]]:
     """Yield log-probabilities as text completions carry them, a piece at a time."""
     offset = 0
     for piece in in_pieces(entries):

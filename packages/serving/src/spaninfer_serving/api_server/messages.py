@@ -5,17 +5,13 @@ Sequences are numbered by the API server: a prompt has a key, its choice i the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Raw, Struct, msgpack
 
-from spaninfer_serving.api_server.records import Fault
+from spaninfer_serving.api_server.records import Array, Entries, Fault
 from spaninfer_serving.engine.gate import GateState
-
-LogprobRecord = tuple[int, float, int, Sequence[tuple[int, float]]]
-"""A token id, its log-probability and rank, and the most likely tokens."""
 
 
 class Configure(Struct, array_like=True, tag=0, frozen=True):
@@ -106,7 +102,7 @@ class Begun(Struct, array_like=True, frozen=True):
     arrived_s: float
     scheduled_s: float | None
     first_token_s: float | None
-    prompt_logprobs: list[tuple[str, list[int], bytes]] | None  # arrays: dtype, shape, bytes
+    prompt_logprobs: list[Array] | None
 
 
 class Ending(Struct, array_like=True, frozen=True):
@@ -116,7 +112,7 @@ class Ending(Struct, array_like=True, frozen=True):
     reason: str
     finished_s: float | None
     tokens: list[int]
-    logprobs: list[LogprobRecord] | None
+    first_entry: int | None  # the number of its first token's among those of ends, if they have any
     has_last: bool  # the last token came with the end
     matched: int | None
     fault: Fault | None
@@ -128,8 +124,9 @@ class Tokens(Struct, array_like=True, tag=9, frozen=True):
     begun: list[Begun]
     numbers: list[int]
     tokens: list[int]  # of these
-    logprobs: list[tuple[int, LogprobRecord]]  # with places in `tokens`
+    with_entries: list[int]  # places in `tokens` of those with log-probabilities
     endings: list[Ending]
+    entries: Entries | None  # log-probabilities: of tokens in these places, then of ends' tokens
 
 
 FromApiServer = Ready | Start | Stop | Call | Cancel

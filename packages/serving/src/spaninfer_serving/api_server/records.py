@@ -26,7 +26,6 @@ from spaninfer_engine import (
     TokenLogprob,
 )
 from spaninfer_engine.serving import (
-    Entry,
     Levels,
     LogprobAt,
     MediaItem,
@@ -35,6 +34,7 @@ from spaninfer_engine.serving import (
     Text,
     TokenLogprobs,
     TowerInput,
+    gathered,
     shown,
 )
 
@@ -42,6 +42,8 @@ from spaninfer_serving.wire.errors import Problem
 
 T = TypeVar("T")
 Array = tuple[str, list[int], bytes]
+Entries = tuple[list[int], list[Array]]
+"""Log-probabilities of tokens: how many most likely ones each has, and the arrays of all."""
 
 
 class Fault(Struct, array_like=True, frozen=True):
@@ -151,23 +153,28 @@ def typed_texts(records: Sequence[tuple[bytes, int | None]]) -> list[Text]:
     return [Text(np.frombuffer(ids, np.int64), second_from) for ids, second_from in records]
 
 
-def plain_logprob(entry: Entry) -> tuple[int, float, int, Sequence[tuple[int, float]]]:
-    """Return a token's log-probability as a tuple."""
-    if isinstance(entry, LogprobAt):
-        entry = entry.arrays.entry(entry.number, entry.num_top)
-    return entry.token_id, entry.logprob, entry.rank, entry.top
+def plain_entries(places: Sequence[LogprobAt]) -> Entries | None:
+    """Return the log-probabilities of sampled tokens as arrays; None where there are none."""
+    if not places:
+        return None
+    return [place.num_top for place in places], _plain_logprobs(gathered(places))
 
 
-def typed_logprob(record: Sequence[Any]) -> TokenLogprob:
-    """Return a token's log-probability."""
-    token_id, logprob, rank, top = record
-    return TokenLogprob(token_id, logprob, rank, tuple((each, value) for each, value in top))
+def typed_entries(record: Entries | None) -> list[LogprobAt]:
+    """Return the log-probabilities of sampled tokens."""
+    if record is None:
+        return []
+    counts, arrays = record
+    found = TokenLogprobs(*map(typed_array, arrays))
+    return [LogprobAt(found, number, count) for number, count in enumerate(counts)]
 
 
 def plain_logprobs(entries: Sequence[TokenLogprob]) -> list[Array] | None:
     """Return the log-probabilities of a prompt as arrays; None where there are none."""
-    if not isinstance(entries, TokenLogprobs):
-        return None
+    return _plain_logprobs(entries) if isinstance(entries, TokenLogprobs) else None
+
+
+def _plain_logprobs(entries: TokenLogprobs) -> list[Array]:
     names = ("token_ids", "logprobs", "ranks", "top_ids", "top")
     return [plain_array(getattr(entries, name)) for name in names]
 

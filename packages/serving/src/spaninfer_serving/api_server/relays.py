@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spaninfer_engine import Engine, FinishReason, SamplingParams
-from spaninfer_engine.serving import Ended, Entry, RelayedRequest, SequenceState
+from spaninfer_engine.serving import Ended, LogprobAt, RelayedRequest, SequenceState
 
 from spaninfer_serving.api_server.link import Link
-from spaninfer_serving.api_server.messages import Begun, Ending, LogprobRecord, Tokens
-from spaninfer_serving.api_server.records import fault_of, plain_logprob, plain_logprobs
+from spaninfer_serving.api_server.messages import Begun, Ending, Tokens
+from spaninfer_serving.api_server.records import fault_of, plain_entries, plain_logprobs
 
 # Tokens of a choice that is read at its end which wait to travel together: text is made of them at
 # once, and no other request of the API server goes on meanwhile.
@@ -27,16 +27,30 @@ class ServerBatch:
         self.begun: list[Begun] = []
         self.numbers: list[int] = []
         self.tokens: list[int] = []
-        self.logprobs: list[tuple[int, LogprobRecord]] = []  # with places in `tokens`
+        self.with_entries: list[int] = []  # places in `tokens`
         self.endings: list[Ending] = []
-        self._news = Tokens(self.begun, self.numbers, self.tokens, self.logprobs, self.endings)
+        self._entries: list[LogprobAt] = []  # of tokens in these places
+        self._entries_at_ends: list[LogprobAt] = []
+
+    def add_entry(self, entry: LogprobAt) -> None:
+        """Add the log-probability of the token that is added next."""
+        self.with_entries.append(len(self.tokens))
+        self._entries.append(entry)
+
+    def add_entries_at_end(self, entries: Sequence[LogprobAt]) -> int | None:
+        """Add those of tokens that travel with an end; return the number of the first, if any."""
+        self._entries_at_ends += entries
+        return len(self._entries_at_ends) - len(entries) if entries else None
 
     def send(self) -> None:
         """Send what was added, if anything was."""
-        if self.numbers or self.endings:
-            self._link.send(self._news)
-            for column in (self.begun, self.numbers, self.tokens, self.logprobs, self.endings):
-                column.clear()
+        if not (self.numbers or self.endings):
+            return
+        entries = plain_entries([*self._entries, *self._entries_at_ends])
+        columns = self.begun, self.numbers, self.tokens, self.with_entries, self.endings
+        self._link.send(Tokens(*columns, entries))
+        for column in (*columns, self._entries, self._entries_at_ends):
+            column.clear()
 
 
 class ChoiceRelay:
@@ -49,13 +63,12 @@ class ChoiceRelay:
         self._has_begun = False
         self._add_number, self._add_token = batch.numbers.append, batch.tokens.append
 
-    def push(self, token: int, logprob: Entry | None) -> None:
+    def push(self, token: int, logprob: LogprobAt | None) -> None:
         """Take a token, which travels with this step's."""
         if not self._has_begun:
             self._begin()
         if logprob is not None:
-            batch = self._batch
-            batch.logprobs.append((len(batch.tokens), plain_logprob(logprob)))
+            self._batch.add_entry(logprob)
         self._add_number(self._number)
         self._add_token(token)
 
@@ -79,17 +92,17 @@ class ChoiceRelay:
             )
         )
 
-    def _end(self, ended: Ended, tokens: Sequence[tuple[int, Entry | None]]) -> None:
+    def _end(self, ended: Ended, tokens: Sequence[tuple[int, LogprobAt | None]]) -> None:
         if not self._has_begun:
             self._begin()
-        logprobs = [plain_logprob(entry) for _, entry in tokens if entry is not None]
+        entries = [entry for _, entry in tokens if entry is not None]
         self._batch.endings.append(
             Ending(
                 self._number,
                 ended.reason.value,
                 ended.usage.finished_s,
                 [token for token, _ in tokens],
-                logprobs or None,
+                self._batch.add_entries_at_end(entries),
                 ended.token is not None,
                 ended.matched,
                 None if ended.error is None else fault_of(ended.error),
@@ -105,9 +118,9 @@ class WholeChoiceRelay(ChoiceRelay):
         self, batch: ServerBatch, seq: SequenceState, number: int, ended: Callable[[], None]
     ) -> None:
         super().__init__(batch, seq, number, ended)
-        self._waiting: list[tuple[int, Entry | None]] = []
+        self._waiting: list[tuple[int, LogprobAt | None]] = []
 
-    def push(self, token: int, logprob: Entry | None) -> None:
+    def push(self, token: int, logprob: LogprobAt | None) -> None:
         """Take a token."""
         self._waiting.append((token, logprob))
         if len(self._waiting) >= READ_AT_END:

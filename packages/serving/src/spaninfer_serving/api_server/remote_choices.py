@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
 
 from spaninfer_engine import (
     FinishReason,
@@ -15,6 +15,7 @@ from spaninfer_engine import (
     Usage,
 )
 from spaninfer_engine.serving import (
+    LogprobAt,
     PromptMedia,
     Request,
     TextStream,
@@ -25,7 +26,7 @@ from spaninfer_engine.serving import (
 )
 
 from spaninfer_serving.api_server import messages
-from spaninfer_serving.api_server.records import error_of, typed_logprob, typed_logprobs
+from spaninfer_serving.api_server.records import error_of, typed_entries, typed_logprobs
 from spaninfer_serving.engine.control import StartRequest
 
 
@@ -72,7 +73,7 @@ class RemoteEnd:
 
     reason: FinishReason
     usage: Usage
-    token: tuple[None, int, TokenLogprob | None] | None = None
+    token: tuple[None, int, LogprobAt | None] | None = None
     matched: int | None = None
     error: Exception | None = None
 
@@ -140,18 +141,20 @@ class RemoteChoices:
         for begun in news.begun:
             if (choice := self._open.get(begun.number)) is not None:
                 self._begin(choice, begun)
-        at, numbers, logprobs = 0, news.numbers, dict(news.logprobs)
+        at, numbers, entries = 0, news.numbers, typed_entries(news.entries)
+        entry_at = dict(zip(news.with_entries, entries, strict=False)).get
         while at < len(numbers):
             stop = at + 1
             while stop < len(numbers) and numbers[stop] == numbers[at]:
                 stop += 1
             if (choice := self._open.get(numbers[at])) is not None:
-                pairs = [(news.tokens[i], _entry(logprobs.get(i))) for i in range(at, stop)]
+                pairs = [(news.tokens[i], entry_at(i)) for i in range(at, stop)]
                 self._push(numbers[at], choice, pairs)
             at = stop
+        at_ends = entries[len(news.with_entries) :]
         for ending in news.endings:
             if (choice := self._open.pop(ending.number, None)) is not None:
-                self._finish(choice, ending)
+                self._finish(choice, ending, at_ends)
 
     def _begin(self, choice: RemoteChoice, begun: messages.Begun) -> None:
         choice.seed, choice.cached_len = begun.seed, begun.cached_len
@@ -168,10 +171,13 @@ class RemoteChoices:
             self._stop([number], output.finish_reason)
         choice.queue.put(output)
 
-    def _finish(self, choice: RemoteChoice, ending: messages.Ending) -> None:
-        stream = self._streams.pop(ending.number)
-        records: Sequence[Any] = ending.logprobs or [None] * len(ending.tokens)
-        tokens = list(zip(ending.tokens, map(_entry, records), strict=True))
+    def _finish(
+        self, choice: RemoteChoice, ending: messages.Ending, entries: Sequence[LogprobAt]
+    ) -> None:
+        """End a choice; `entries` are the log-probabilities of all ends' tokens."""
+        stream, first = self._streams.pop(ending.number), ending.first_entry
+        own = repeat(None) if first is None else entries[first : first + len(ending.tokens)]
+        tokens: list[Token] = list(zip(ending.tokens, own, strict=False))
         last = tokens.pop() if ending.has_last else None
         choice.num_tokens += len(ending.tokens)
         usage = choice.usage(ending.finished_s)
@@ -186,10 +192,6 @@ class RemoteChoices:
             choice.queue.put(output_of(choice.index, stream, tokens, None))
             tokens = []
         choice.queue.put(output_of(choice.index, stream, tokens, end))
-
-
-def _entry(record: messages.LogprobRecord | None) -> TokenLogprob | None:
-    return None if record is None else typed_logprob(record)
 
 
 def _nothing() -> None:

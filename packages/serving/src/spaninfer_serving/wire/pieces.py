@@ -14,9 +14,6 @@ from typing import TypeAlias, TypeVar
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from spaninfer_serving.wire.chat import ChatLogprobs
-from spaninfer_serving.wire.completions import CompletionLogprobs
-
 T = TypeVar("T")
 Lists: TypeAlias = Mapping[str, Iterable[str]]
 """The JSON of long lists in pieces, by the fields that hold them."""
@@ -25,23 +22,43 @@ PIECE = 128  # tokens; 3 ms with 20 top tokens each (one of two busy cores of an
 
 
 class TextEvents:
-    """The JSON of a stream's most frequent event: text for one choice, and nothing else.
+    """The JSON of a stream's most frequent events: text for one choice, and its log-probabilities
+    where they are asked for; nothing else.
 
-    Made from one such event, all others of which differ from it in the text alone. Making models
-    and writing them takes 36 to 60 us (one of two crowded cores of an AMD EPYC, 2026-11-22).
+    Made from one such event, all others of which differ from it in these alone. Making models and
+    writing them takes 36 to 60 us (one of two crowded cores of an AMD EPYC, 2026-11-22).
     """
 
     _MARK = "\ue000"
 
     def __init__(self, event: Callable[[str], BaseModel]) -> None:
-        """Take what returns the event with a text in it."""
+        """Take what returns the event with a text in it, and null for log-probabilities."""
         whole = event(self._MARK).model_dump_json(exclude_unset=True).encode()
         self._head, _, self._tail = whole.rpartition(to_json(self._MARK))
+        self._middle, _, self._end = self._tail.partition(_NO_LOGPROBS)
 
     def json(self, texts: Iterable[str]) -> list[bytes]:
         """Return an event for each text."""
         head, tail = self._head, self._tail
         return [head + to_json(text) + tail for text in texts]
+
+    def json_with(self, text: str, logprobs: object) -> bytes:
+        """Return the event of a text with log-probabilities."""
+        middle = self._middle + _LOGPROBS
+        return self._head + to_json(text) + middle + _json_of(logprobs) + self._end
+
+
+_NO_LOGPROBS, _LOGPROBS = b'"logprobs":null', b'"logprobs":'
+
+
+def _json_of(logprobs: object) -> bytes:
+    return to_json(logprobs, inf_nan_mode="null")
+
+
+def event_with(event: BaseModel, logprobs: object) -> bytes:
+    """Return the JSON of an event with log-probabilities in place of its null."""
+    whole = event.model_dump_json(exclude_unset=True).encode()
+    return whole.replace(_NO_LOGPROBS, _LOGPROBS + _json_of(logprobs), 1)
 
 
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
@@ -77,22 +94,24 @@ def filled(json: str, lists: Lists) -> Iterator[str]:
     yield json
 
 
-def chat_pieces(parts: Iterable[ChatLogprobs]) -> Iterator[str]:
-    """Yield the JSON of log-probabilities that come in parts."""
+def chat_pieces(parts: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the JSON of wire.chat.ChatLogprobs whose contents come in parts."""
     yield '{"content":['
-    yield from _joined(part.content for part in parts)
+    yield from _joined(parts)
     yield "]}"
 
 
-def completion_pieces(parts: Iterable[CompletionLogprobs]) -> Iterator[str]:
-    """Yield the JSON of parallel lists that come in parts; the largest goes first, unkept."""
+def completion_pieces(parts: Iterable[Mapping[str, Sequence[object]]]) -> Iterator[str]:
+    """Yield the JSON of wire.completions.CompletionLogprobs whose parallel lists come in parts; the
+    largest goes first, unkept.
+    """
     columns: dict[str, list[str]] = {"tokens": [], "token_logprobs": [], "text_offset": []}
 
     def top_tokens() -> Iterator[Sequence[object]]:
         for part in parts:
             for name, column in columns.items():
-                column += _joined([getattr(part, name)])
-            yield part.top_logprobs
+                column += _joined([part[name]])
+            yield part["top_logprobs"]
 
     yield '{"top_logprobs":['
     yield from _joined(top_tokens())
@@ -107,5 +126,5 @@ def _joined(lists: Iterable[Sequence[object]]) -> Iterator[str]:
     comma = ""
     for items in lists:
         if items:
-            yield comma + to_json(items).decode()[1:-1]
+            yield comma + _json_of(items).decode()[1:-1]
             comma = ","

@@ -52,10 +52,18 @@ class CpuLogprobs:
     def __init__(self, vocab: int) -> None:
         self._report, self._vocab = Logprobs(vocab), vocab
 
-    def __call__(self, logits: Logits, ids: NDArray[np.integer], count: int) -> TokenLogprobs:
-        """Return the log-probability of ids[R] under logits[R V], with the `count` most likely."""
+    def __call__(
+        self,
+        logits: Logits,
+        ids: NDArray[np.integer],
+        count: int,
+        temperatures: Logits | None = None,
+    ) -> TokenLogprobs:
+        """Return the log-probability of ids[R] under logits[R V], with the `count` most likely;
+        under logits over temperatures[R] where these are given.
+        """
         token_ids = ids.astype(np.int32)
-        found = self._report(logits, token_ids, min(count, self._vocab))
+        found = self._report(logits, token_ids, min(count, self._vocab), temperatures)
         return TokenLogprobs(token_ids, found.chosen, found.ranks, found.top_ids, found.top)
 
 

@@ -86,11 +86,15 @@ class ServerSide:
         return asyncio.run(self._spent(batch))
 
     async def _spent(self, batch: Sequence[Ask]) -> Spent:
-        begin, cpu = perf_counter(), process_usage.cpu_s(self.pid)
+        begin, cpu = perf_counter(), self._cpu_s()
         ends = await asyncio.gather(*(self._answered(body_of(ask)) for ask in batch))
         plain = [end for end, ask in zip(ends, batch, strict=True) if not ask.has_option]
-        cpu_s = process_usage.cpu_s(self.pid) - cpu
+        cpu_s = self._cpu_s() - cpu
         return Spent(max(plain, default=begin) - begin, max(ends) - begin, cpu_s)
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time of the server's processes so far: supervisor, engine, API servers."""
+        return sum(map(process_usage.cpu_s, process_usage.tree(self.pid)))
 
     async def _answered(self, body: dict[str, Any]) -> float:
         """Read a stream to its end; return when that was."""
