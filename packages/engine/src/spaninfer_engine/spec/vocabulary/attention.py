@@ -62,7 +62,7 @@ ATTN = Section(
         "llama4_layers": Word(FLAG, True, "layers with a llama4_beta", per_layer=True),
         "chunked": Word(FLAG, False, "windows do not slide: j // window == i // window (Llama 4)"),
         "index_topk": Word(
-            optional(SIZE), "null", "MLA: a token reads so many keys, those that an indexer selects"
+            optional(SIZE), "null", "MLA: each token reads this many keys, selected by an indexer"
         ),
         "index_layers": Word(
             FLAG,
