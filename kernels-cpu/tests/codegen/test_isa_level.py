@@ -39,9 +39,9 @@ PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis takes half 
 MARKS = {  # instructions, and the tiers whose new kinds use them
     r"vpmaddubsw": {"avx2"},
     r"vpdpbusd\s.*%ymm": {"avx2_vnni"},
-    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "amx"},
+    r"vpdpbusd\s.*%zmm": {"avx512_vnni", "amx_bf16", "amx"},
     r"vdpbf16ps\s.*%zmm": {"avx512_bf16"},
-    r"tdpbsud\s": {"amx"},
+    r"tdpbsud\s": {"amx_bf16", "amx"},
     r"tdpbf16ps\s": {"amx_bf16"},
     r"ldtilecfg\s": {"amx_bf16", "amx"},
 }
@@ -95,17 +95,24 @@ def new_ways(level):
 
     And with which activations: rounded to bfloat16, not rounded, or both.
     """
+    formats = [Format(kind) for kind in KINDS]
+    formats += [Format(kind, 32) for kind in KINDS if Format(kind).is_quantised]
+
+    def way(format, rounded, level):
+        return format, micro_kernels(format, rounded=rounded, level=level)
+
     known = {
-        micro_kernels(Format(kind), rounded=rounded, level=before)
+        way(format, rounded, before)
         for before in ISA_LEVELS[: ISA_LEVELS.index(level)]
-        for kind in KINDS
+        for format in formats
         for rounded in (False, True)
     }
     ways = {
         kind: {
             rounded
             for rounded in (False, True)
-            if micro_kernels(Format(kind), rounded=rounded, level=level) not in known
+            for format in formats
+            if format.kind == kind and way(format, rounded, level) not in known
         }
         for kind in KINDS
     }
@@ -134,7 +141,7 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
         "avx2_vnni": {"int8": both, "int4": both},
         "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "avx512_bf16": {"bfloat16": rounded},
-        "amx_bf16": {"bfloat16": both},
+        "amx_bf16": {"bfloat16": both, "int8": both},
         "amx": {"int8": both, "int4": both},
     }
 

@@ -135,30 +135,49 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(rounded: bool) -> None:
-    outputs, channels = 130, 5504
-    weight, x = pack(_floats(outputs, channels), Format("bfloat16")), _floats(290, channels)
-    bias, residual = _floats(outputs), _floats(len(x), outputs)
-    scratch = np.empty(len(x) * Gemm(weight, rounded=rounded).scratch_bytes + 1, np.uint8)
+    weight, x = pack(_floats(130, 5504), Format("bfloat16")), _floats(290, 5504)
+    bias, residual = _floats(130), _floats(290, 130)
 
-    def multiplied(first: int, stop: int) -> np.ndarray:
+    together = _added_as_if_alone(Gemm(weight, rounded), x, bias, residual)
+
+    one, _ = micro_kernels(Format("bfloat16"), rounded=rounded, level=active_level())
+    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
+    expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
+    np.testing.assert_allclose(together, residual + 0.3 * expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_product_is_added_to_each_row_as_if_alone(format: Format) -> None:
+    weight, x = pack(_floats(130, 96), format), _floats(290, 96)
+    bias, residual, product = _floats(130), _floats(290, 130), np.empty((290, 130), np.float32)
+
+    together = _added_as_if_alone(Gemm(weight), x, bias, residual)
+
+    linear(x, weight, out=product, bias=bias)
+    np.testing.assert_allclose(together, residual + 0.3 * product, rtol=1e-5, atol=1e-5)
+
+
+def _added_as_if_alone(
+    gemm: Gemm, x: NDArray[np.float32], bias: NDArray[np.float32], residual: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return residual + 0.3 * (product + bias); fail unless a few rows get the bits of all."""
+    scratch = np.empty(len(x) * gemm.scratch_bytes + 1, np.uint8)
+
+    def multiplied(first: int, stop: int) -> NDArray[np.float32]:
         out = residual[first:stop].copy()
-        calls = Gemm(weight, rounded).calls(
+        calls = gemm.calls(
             _rows(x[first:stop]),
             out=_rows(out),
             scratch=scratch.ctypes.data,
-            epilogue=Epilogue(bias, _rows(out), 0.5),
+            epilogue=Epilogue(bias, _rows(out), 0.3),
         )
         shared_thread_pool().run(Script(calls), [stop - first])
         return out
 
     together = multiplied(0, len(x))
-
-    one, _ = micro_kernels(Format("bfloat16"), rounded=rounded, level=active_level())
-    seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
-    expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
-    np.testing.assert_allclose(together, residual + 0.5 * expected, rtol=1e-4, atol=1e-3)
     for first, stop in ((0, 1), (7, 12), (280, 290), (100, 140)):
         np.testing.assert_array_equal(multiplied(first, stop), together[first:stop])
+    return together
 
 
 @pytest.mark.parametrize(("threads", "nodes"), [(1, 1), (8, 1), (8, 2), (3, 2), (6, 3)])

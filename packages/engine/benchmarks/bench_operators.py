@@ -74,8 +74,8 @@ def main() -> None:
         watch.rounds.clear()
         for _ in range(asked.rounds):
             embed(texts)
-    kind = asked.quantize.partition(":")[0] or "float32"
-    peak = peak_gops(kind, cpus=1)
+    kind, _, group = asked.quantize.partition(":")
+    peak = peak_gops(kind or "float32", group=None if group == "row" else int(group or 32), cpus=1)
     spent, counts, operations = Counter[str](), Counter[str](), Counter[str]()
     for each, rounds in watch.rounds.items():
         for (call, _), taken in zip(each.parts, np.min(rounds, axis=0), strict=True):

@@ -6,7 +6,7 @@ avx2            256-bit integers, pairs of products by vpmaddwd and vpmaddubsw
 avx2_vnni       vpdpbusd on 256 bits
 avx512_vnni     vpdpbusd on 512 bits
 avx512_bf16     and vdpbf16ps for bfloat16 activations
-amx_bf16        and tiles (`amx`) for bfloat16
+amx_bf16        and tiles (`amx`) for bfloat16, and for several rows of int8 with a scale per output
 amx             and tiles for several rows of quantised values
 """
 
@@ -37,7 +37,8 @@ class IsaLevel:
     `needs` are LLVM's names of CPU features; on CPUs with one of `slow_on`, or of that name, the
     ISA level below is faster. A GEMM keeps the sums of `rows` rows by `blocks` blocks of 16
     outputs in registers: 24 of 32 with AVX-512 and NEON, 12 of 16 with AVX2. Weights of the kinds
-    in `tiles` take those of AMX instead (`amx_tile`).
+    in `tiles` take those of AMX instead (`amx_tile`), and of those in `tiles_of_rows` if an output
+    has one scale: then sums of tiles leave them once, not after every group of channels.
     """
 
     name: str
@@ -45,6 +46,7 @@ class IsaLevel:
     byte_dot: ByteDot
     bf16_dot: Bf16Dot | None = None
     tiles: frozenset[str] = frozenset()
+    tiles_of_rows: frozenset[str] = frozenset()
     slow_on: frozenset[str] = frozenset()
     rows: int = 6
     blocks: int = 1
@@ -85,6 +87,7 @@ ISA_LEVELS = (
         _AMX,
         "vnni512",
         tiles=frozenset({"bfloat16"}),
+        tiles_of_rows=frozenset({"int8"}),
         blocks=4,
     ),
     IsaLevel(

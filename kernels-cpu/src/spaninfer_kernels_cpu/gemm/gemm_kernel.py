@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
 from spaninfer_kernels_cpu.gemm.micro_kernel import ROWS_PER_TASK, MicroKernel
-from spaninfer_kernels_cpu.gemm.register_tile import row_addresses
+from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
 from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply, row_record_bytes
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
     Ending,
@@ -300,8 +300,24 @@ def large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines)
 
 
 def _by_memory(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
-    """Multiply by tiles of AMX, which write their sums."""
-    return _tile(tiles.large, tiles.activation, job, first, stop, coming)
+    """Multiply by tiles of AMX, which write their sums; finish those a few rows at a time."""
+    micro, ending, arguments = tiles.large, _ending(job, first), job.arguments
+    if not ending.is_direct or arguments.k_blocks > 1:
+        return _tile(micro, tiles.activation, job, first, stop, coming)
+    count = smaller(micro.rows, stop - first)
+    _fill(micro, job, first, stop, coming)
+    finishing = micro.finishing
+    at_once = finishing.rows
+    whole = count // at_once * at_once
+    for row in range(0, whole, at_once):
+        sums: Any = load_tile(finishing, job.tile + row * STEP_BYTES)
+        out_at = ending.out + row * ending.stride
+        outs: Any = row_addresses(finishing, out_at, ending.stride, at_once - 1)
+        end_tile(finishing, sums, ending, (row, at_once - 1, 0), outs)
+    _activate_rows(tiles.activation, job, ending, whole)
+    for row in range(whole, count):
+        _write_row(tiles.activation, job, first + row, job.tile + row * STEP_BYTES)
+    return micro.rows
 
 
 def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
@@ -320,10 +336,16 @@ def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lin
         coming = (0, 0)
         outs: Any = row_addresses(micro, ending.out + block * BLOCK_BYTES, ending.stride, last)
         end_tile(micro, sums, ending, (0, last, block), outs)
-    if job.arguments.activated != 0:
-        for row in range(smaller(micro.rows, stop - first)):
-            _activate(tiles.activation, floats_at(ending.out + row * ending.stride, PANEL), PANEL)
+    _activate_rows(tiles.activation, job, ending, smaller(micro.rows, stop - first))
     return micro.rows
+
+
+@device_function
+def _activate_rows(activation: Activation, job: Job, ending: Ending, count: int) -> None:
+    """Apply the activation, if there is one, to what `ending` wrote of so many rows."""
+    if job.arguments.activated != 0:
+        for row in range(count):
+            _activate(activation, floats_at(ending.out + row * ending.stride, PANEL), PANEL)
 
 
 @device_function
@@ -344,12 +366,18 @@ def _tile(
     micro: MicroKernel, activation: Activation, job: Job, first: int, stop: int, coming: Lines
 ) -> int:
     """Multiply rows from `first` on by a block of a panel; return how many rows a tile has."""
+    _fill(micro, job, first, stop, coming)
+    for row in range(smaller(micro.rows, stop - first)):
+        _write_row(activation, job, first + row, job.tile + STEP_BYTES * row)
+    return micro.rows
+
+
+@device_function
+def _fill(micro: MicroKernel, job: Job, first: int, stop: int, coming: Lines) -> None:
+    """Write the sums of rows from `first` on by a block of a panel to the room for a tile."""
     x, panel_at, sizes = _operands(micro, job, first)
     rows = (x, job.arguments.x.stride, stop - 1 - first)
     fill_tile(micro, panel_at, rows, sizes, job.tile, coming)
-    for row in range(smaller(micro.rows, stop - first)):
-        _write_row(activation, job, first + row, job.tile + 4 * PANEL * row)
-    return micro.rows
 
 
 @device_function

@@ -33,6 +33,7 @@ ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay b
 MOST_ROWS = 256  # of a task that multiplies by tiles
 BESIDE = 1 << 20  # bytes of the second cache for activations
 K_BLOCK_BYTES = BESIDE // 128
+FINISHED_ROWS = 4
 LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
@@ -93,6 +94,11 @@ class MicroKernel(Constant):
     def unpacking(self) -> MicroKernel:
         """The micro-kernel that multiplies by unpacked blocks."""
         return replace(self, rows=SMALL_TILE_ROWS, ahead=0, unpacked=True)
+
+    @property
+    def finishing(self) -> MicroKernel:
+        """The shape in which sums that AMX tiles wrote are finished by vectors."""
+        return replace(self, rows=FINISHED_ROWS, blocks=PANEL // LANES)
 
     @property
     def unit_bytes(self) -> int:
@@ -187,7 +193,7 @@ def micro_kernels(
     # in the nearest cache.
     ahead = AHEAD if level.blocks > 1 and kind != "float32" else 0
     one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes)
-    if kind in level.tiles:
+    if kind in level.tiles or (kind in level.tiles_of_rows and format.group is None):
         return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes

@@ -147,13 +147,17 @@ def add_bias(_context: Any, kind: Any, sums: Any, _bias: Any) -> Any:
 
 @intrinsic
 def add_rows(_context: Any, kind: Any, sums: Any, rows: Any, _scale: Any) -> Any:
-    """Return the float32 at the rows' addresses plus sums times a scale."""
+    """Return the float32 at the rows' addresses plus sums times a scale, each rounded: numbers that
+    are added one by one get the same bits.
+    """
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, addresses, scale = arguments
         factor, places = v.splat(b, scale), _places(b, kind, addresses)
         values = zip(unpacked_tuple(b, tile), places, strict=True)
-        added = [v.fma(b, value, factor, v.load(b, v.F32X16, place)) for value, place in values]
+        added = [
+            b.fadd(v.load(b, v.F32X16, place), b.fmul(value, factor)) for value, place in values
+        ]
         return packed_tuple(b, added)
 
     return sums(kind, sums, rows, types.float32), emit

@@ -31,7 +31,7 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     store_tile,
     zero_tile,
 )
-from spaninfer_kernels_cpu.quantisation.layout import LANES, Format, Kind
+from spaninfer_kernels_cpu.quantisation.layout import LANES, NUMBERS_PER_STEP, Format, Kind
 from spaninfer_kernels_cpu.runtime.call import Call, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
@@ -48,14 +48,18 @@ def read_gbps(cpus: int | None = None) -> float:
     return memory.nbytes / _seconds(read_call(memory, total), cpus) / 1e9
 
 
-def peak_gops(kind: Kind, *, rounded: bool = False, cpus: int | None = None) -> float:
+def peak_gops(
+    kind: Kind, *, group: int | None = 32, rounded: bool = False, cpus: int | None = None
+) -> float:
     """Return 10^9 operations a second of the ISA level's products, weights held in registers.
 
     A tile as kernels use it, its few activations in the nearest cache, of weights of a kind; a
-    multiplication and an addition are two. With `rounded`, activations are bfloat16. Products by
-    tiles (AMX) find the activations in registers, too.
+    multiplication and an addition are two. `group`: channels of codes that share a scale, None for
+    all; numbers have none. With `rounded`, activations are bfloat16. Products by tiles (AMX) find
+    the activations in registers, too.
     """
-    _, many = micro_kernels(Format(kind), rounded=rounded, level=active_level())
+    format = Format(kind, None if kind in NUMBERS_PER_STEP else group)
+    _, many = micro_kernels(format, rounded=rounded, level=active_level())
     workers = cpus or usable_cpus()
     space, out = np.zeros(_SPACE, np.uint8), np.zeros((workers, _SPACE), np.uint8)
     arguments = _RepeatArguments(space.ctypes.data, out.ctypes.data)
