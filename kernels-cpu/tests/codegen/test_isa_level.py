@@ -141,7 +141,7 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
         "avx2_vnni": {"int8": both, "int4": both},
         "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "avx512_bf16": {"bfloat16": rounded},
-        "amx_bf16": {"bfloat16": both, "int8": both},
+        "amx_bf16": {"bfloat16": both, "int8": both, "int4": both},
         "amx": {"int8": both, "int4": both},
     }
 

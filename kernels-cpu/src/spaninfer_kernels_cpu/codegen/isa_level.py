@@ -6,7 +6,8 @@ avx2            256-bit integers, pairs of products by vpmaddwd and vpmaddubsw
 avx2_vnni       vpdpbusd on 256 bits
 avx512_vnni     vpdpbusd on 512 bits
 avx512_bf16     and vdpbf16ps for bfloat16 activations
-amx_bf16        and tiles (`amx`) for bfloat16, and for several rows of int8 with a scale per output
+amx_bf16        and tiles (`amx`) for bfloat16, for many rows of int8 with a scale per output, and
+                for many of other codes, expanded to bfloat16
 amx             and tiles for several rows of quantised values
 """
 
@@ -38,7 +39,8 @@ class IsaLevel:
     ISA level below is faster. A GEMM keeps the sums of `rows` rows by `blocks` blocks of 16
     outputs in registers: 24 of 32 with AVX-512 and NEON, 12 of 16 with AVX2. Weights of the kinds
     in `tiles` take those of AMX instead (`amx_tile`), and of those in `tiles_of_rows` if an output
-    has one scale: then sums of tiles leave them once, not after every group of channels.
+    has one scale: then sums of tiles leave them once, not after every group of channels. With
+    `expands`, many rows of other codes take those of bfloat16.
     """
 
     name: str
@@ -47,6 +49,7 @@ class IsaLevel:
     bf16_dot: Bf16Dot | None = None
     tiles: frozenset[str] = frozenset()
     tiles_of_rows: frozenset[str] = frozenset()
+    expands: bool = False
     slow_on: frozenset[str] = frozenset()
     rows: int = 6
     blocks: int = 1
@@ -88,6 +91,7 @@ ISA_LEVELS = (
         "vnni512",
         tiles=frozenset({"bfloat16"}),
         tiles_of_rows=frozenset({"int8"}),
+        expands=True,
         blocks=4,
     ),
     IsaLevel(

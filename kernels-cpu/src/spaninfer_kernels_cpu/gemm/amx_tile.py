@@ -8,9 +8,10 @@ that reads a panel from front to back as memory wants; more are squares of 32 by
 four times for four loads. Activations that are float32 are two bfloat16 each
 (`prepare_activations`), both multiplied by weights that are loaded once.
 
-Codes are multiplied a group and 32 outputs at a time, and the sums, int32, come through memory to
-be scaled by vectors. That takes longer than the products, so it is done for one half of the outputs
-while the products of the other half are under way.
+Codes are expanded to bfloat16 (`expanded_panel`), or multiplied a group and 32 outputs at a time.
+Then the sums, int32, come through memory to be scaled by vectors. That takes longer than the
+products, so it is done for one half of the outputs while the products of the other half are under
+way.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 
 _C00, _C01, _C10, _C11 = SUMS
 _PANEL_STEPS: Final = TILE_BYTES // 4
-_HALF: Final = STEP_BYTES // 2  # of a step: 32 outputs
+HALF_STEP: Final = STEP_BYTES // 2  # 32 outputs
 _CONFIG: Final = StackBytes(TILE_BYTES)
-_DOTS: Final = StackBytes(2 * SQUARE_ROWS * _HALF)  # sums: one half of the outputs and the other
-_WIDENED: Final = StackBytes(_PANEL_STEPS * _HALF)
+_DOTS: Final = StackBytes(2 * SQUARE_ROWS * HALF_STEP)  # sums of both halves of the outputs
+_WIDENED: Final = StackBytes(_PANEL_STEPS * HALF_STEP)
 
 Strided = tuple[int, int, int]
 """Address of the first row, bytes from one to the next, number of the last, counted from 0."""
@@ -83,19 +84,19 @@ def _fill_square(
     (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
     count = min(last + 1, SQUARE_ROWS)
     part_bytes = row_bytes // micro.parts
-    chunk = _configure(micro, count, panel_bytes // STEP_BYTES)
+    chunk = configure(micro, count, panel_bytes // STEP_BYTES)
     chunks = part_bytes // chunk
     at_once = share_of(coming, 2 * chunks)
     for half in range(2):
-        _zero(count)
+        zero_sums(count)
         for number in range(chunks):
             ask_for_share(coming, half * chunks + number, at_once)
             start = number * chunk
-            _load_weights(weights + start // 4 * STEP_BYTES + half * _HALF, STEP_BYTES)
+            load_weights(weights + start // 4 * STEP_BYTES + half * HALF_STEP, STEP_BYTES)
             for part in range(micro.parts):
-                _load_rows(x + part * part_bytes + start, stride, count)
-                _multiply(micro, count)
-        _store(out + half * _HALF, STEP_BYTES, count)
+                load_rows(x + part * part_bytes + start, stride, count)
+                multiply(micro, count)
+        store_sums(out + half * HALF_STEP, STEP_BYTES, count)
 
 
 def _fill_line(
@@ -109,7 +110,7 @@ def _fill_line(
     (x, stride, last), (_, panel_bytes, row_bytes) = rows, sizes
     count = min(last + 1, TILE_ROWS)
     part_bytes = row_bytes // micro.parts
-    chunk = _configure(micro, count, panel_bytes // STEP_BYTES)  # sums are zero now
+    chunk = configure(micro, count, panel_bytes // STEP_BYTES)  # sums are zero now
     for start in range(0, part_bytes, chunk):
         amx.load(UPPER, x + start, stride)
         if micro.parts > 1:
@@ -148,32 +149,32 @@ def _fill_quantised(
     ask_for_share(coming, 0, coming[1])
     (x, stride, last), (groups, group_bytes, row_group_bytes) = rows, sizes
     count = min(last + 1, SQUARE_ROWS)
-    chunk = _configure(micro, count, row_group_bytes // 4)
+    chunk = configure(micro, count, row_group_bytes // 4)
     dots, widened = stack(_DOTS), stack(_WIDENED)
     of_weights = (weights + group_bytes - PARAMETER_BYTES, group_bytes)
     of_rows = (x + groups * row_group_bytes, stride)
     floats_at(out, count * PANEL)[:] = np.float32(0)
     for number in range(2 * groups):
-        group, half = number >> 1, (number & 1) * _HALF
-        _zero(count)
+        group, half = number >> 1, (number & 1) * HALF_STEP
+        zero_sums(count)
         codes = weights + group * group_bytes + half
         for start in range(0, row_group_bytes, chunk):
             row = x + group * row_group_bytes + start
             if micro.code_bits == 4:
                 _widen(codes + start // 8 * STEP_BYTES, chunk // 8, widened)
-                _load_weights(widened, _HALF)
+                load_weights(widened, HALF_STEP)
             else:
-                _load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
-            _load_rows(row, stride, count)
-            _multiply(micro, count)
+                load_weights(codes + start // 4 * STEP_BYTES, STEP_BYTES)
+            load_rows(row, stride, count)
+            multiply(micro, count)
         if number > 0:
             _scale(number - 1, of_weights, of_rows, count, dots, out)
-        _store(dots + SQUARE_ROWS * half, _HALF, count)
+        store_sums(dots + SQUARE_ROWS * half, HALF_STEP, count)
     _scale(2 * groups - 1, of_weights, of_rows, count, dots, out)
 
 
 @device_function
-def _configure(micro: MicroKernel, count: int, steps: int) -> int:
+def configure(micro: MicroKernel, count: int, steps: int) -> int:
     """Set up tiles for that many rows; return how many bytes of a row one product takes.
 
     As many steps as a tile holds and `steps` is a multiple of: tiles keep one size throughout. The
@@ -189,14 +190,14 @@ def _configure(micro: MicroKernel, count: int, steps: int) -> int:
 
 
 @device_function
-def _load_weights(weights: int, step: int) -> None:
+def load_weights(weights: int, step: int) -> None:
     """Read two tiles of weights, whose steps are that many bytes apart."""
     amx.load(LEFT, weights, step)
     amx.load(RIGHT, weights + BLOCK_BYTES, step)
 
 
 @device_function
-def _load_rows(x: int, stride: int, count: int) -> None:
+def load_rows(x: int, stride: int, count: int) -> None:
     """Read the tiles of rows."""
     amx.load(UPPER, x, stride)
     if count > TILE_ROWS:
@@ -204,7 +205,7 @@ def _load_rows(x: int, stride: int, count: int) -> None:
 
 
 @device_function
-def _multiply(micro: MicroKernel, count: int) -> None:
+def multiply(micro: MicroKernel, count: int) -> None:
     """Add the products of the tiles of rows and of weights."""
     _add(micro, _C00, UPPER, LEFT)
     _add(micro, _C01, UPPER, RIGHT)
@@ -215,14 +216,14 @@ def _multiply(micro: MicroKernel, count: int) -> None:
 
 @device_function
 def _add(micro: MicroKernel, sums: Tile, left: Tile, right: Tile) -> None:
-    if micro.is_quantised:
+    if micro.is_quantised and not micro.expands:
         amx.add_bytes(sums, left, right)
     else:
         amx.add_bf16(sums, left, right)
 
 
 @device_function
-def _zero(count: int) -> None:
+def zero_sums(count: int) -> None:
     """Set the sums to zero."""
     amx.zero(_C00)
     amx.zero(_C01)
@@ -232,7 +233,18 @@ def _zero(count: int) -> None:
 
 
 @device_function
-def _store(out: int, stride: int, count: int) -> None:
+def load_sums(source: int, stride: int, count: int) -> None:
+    """Read what `store_sums` wrote."""
+    amx.load(_C00, source, stride)
+    amx.load(_C01, source + BLOCK_BYTES, stride)
+    if count > TILE_ROWS:
+        lower = source + TILE_ROWS * stride
+        amx.load(_C10, lower, stride)
+        amx.load(_C11, lower + BLOCK_BYTES, stride)
+
+
+@device_function
+def store_sums(out: int, stride: int, count: int) -> None:
     """Write the sums, 32 bits each."""
     amx.store(_C00, out, stride)
     amx.store(_C01, out + BLOCK_BYTES, stride)
@@ -249,10 +261,10 @@ def repeat(micro: MicroKernel, steps: int, space: int, out: int) -> None:
     At `space` are two tiles, at `out` room for one.
     """
     amx.configure(stack(_CONFIG), TILE_ROWS, TILE_ROWS, TILE_BYTES)
-    _load_weights(space, TILE_BYTES)
-    _load_rows(space, TILE_BYTES, SQUARE_ROWS)
+    load_weights(space, TILE_BYTES)
+    load_rows(space, TILE_BYTES, SQUARE_ROWS)
     for _ in range(steps):
-        _multiply(micro, SQUARE_ROWS)
+        multiply(micro, SQUARE_ROWS)
     amx.store(_C11, out, TILE_BYTES)
     amx.release()
 
@@ -264,10 +276,10 @@ def repeat(micro: MicroKernel, steps: int, space: int, out: int) -> None:
 def _widen(codes: int, steps: int, widened: int) -> None:
     """Write the low halves of the bytes of 32 outputs as a step, then the high ones."""
     for step in range(steps):
-        source = numbers_at(codes + step * STEP_BYTES, _HALF, np.uint8)
-        low = numbers_at(widened + 2 * step * _HALF, _HALF, np.uint8)
-        high = numbers_at(widened + (2 * step + 1) * _HALF, _HALF, np.uint8)
-        for i in range(_HALF):
+        source = numbers_at(codes + step * STEP_BYTES, HALF_STEP, np.uint8)
+        low = numbers_at(widened + 2 * step * HALF_STEP, HALF_STEP, np.uint8)
+        high = numbers_at(widened + (2 * step + 1) * HALF_STEP, HALF_STEP, np.uint8)
+        for i in range(HALF_STEP):
             low[i] = source[i] & np.uint8(15)
             high[i] = source[i] >> np.uint8(4)
 
@@ -277,9 +289,9 @@ def _scale(
     number: int, weights: Parameters, rows: Parameters, count: int, dots: int, out: int
 ) -> None:
     """Add what half `number` of the groups' outputs stands for (see `register_tile.add_scaled`)."""
-    group, half = number >> 1, (number & 1) * _HALF
+    group, half = number >> 1, (number & 1) * HALF_STEP
     (parameters, group_bytes), (row_ends, stride) = weights, rows
     w = load_parameters(parameters + group * group_bytes + half // 2)
     sums, of_row = dots + SQUARE_ROWS * half, row_ends + group * ROW_PARAMETER_BYTES
     for n in range(count):
-        add_scaled_row(w, sums + n * _HALF, of_row + n * stride, out + half + n * STEP_BYTES)
+        add_scaled_row(w, sums + n * HALF_STEP, of_row + n * stride, out + half + n * STEP_BYTES)

@@ -125,13 +125,7 @@ def add_scaled(
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, tile, ints, found, addresses, offset = arguments
-        flat, room, first, group = unpacked_tuple(b, found)
-        w = []
-        for block in range(micro.blocks):
-            if codes.inner is None and not micro.unpacked:
-                w.append(_flat(b, codes, flat, b.add(first, v.I64(block)), group))
-            else:
-                w.append(_expanded(b, micro, room, block, group))
+        w = group_scales(b, micro, found)
         x = []
         for row in unpacked_tuple(b, addresses):
             at = b.add(row, offset)
@@ -143,6 +137,22 @@ def add_scaled(
         return packed_tuple(b, result)
 
     return sums(kind, sums, dots, scales, rows, types.int64), emit
+
+
+def group_scales(
+    b: Builder, micro: MicroKernel, found: Value, further: int = 0
+) -> list[tuple[Value, Value | None]]:
+    """Return a group's scales of each of the tile's blocks, and biases or zero points.
+
+    `found` is what `add_scaled` takes; `further` groups behind that one.
+    """
+    codes = codes_of(micro)
+    flat, room, first, group = unpacked_tuple(b, found)
+    group = b.add(group, v.I64(further))
+    if codes.inner is None and not micro.unpacked:
+        blocks = [b.add(first, v.I64(block)) for block in range(micro.blocks)]
+        return [_flat(b, codes, flat, block, group) for block in blocks]
+    return [_expanded(b, micro, room, block, group) for block in range(micro.blocks)]
 
 
 def _meant(

@@ -73,7 +73,7 @@ class Gemm:
     @property
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory per row that `calls` wants; 0 if none."""
-        return odd_lines(self.weight.count * self._prepared_bytes)
+        return odd_lines(self.weight.count * self._part_bytes)
 
     @property
     def can_gate(self) -> bool:
@@ -114,7 +114,7 @@ class Gemm:
             activated=epilogue.activation is not None,
         )
         activation = SILU if epilogue.activation is None else ACTIVATIONS[epilogue.activation]
-        return [*calls, self._call(arguments, count, activation)]
+        return [*calls, _call(arguments, count, self._micro, activation)]
 
     def gated_calls(
         self, x: Matrix, act: str, *, out: Matrix, scratch: int, count: int = TOKENS
@@ -135,7 +135,7 @@ class Gemm:
             half=half,
             rows_per_task=rows_per_task(layout, self._micro.many),
         )
-        return [*calls, self._call(arguments, count, ACTIVATIONS[act])]
+        return [*calls, _call(arguments, count, self._micro, ACTIVATIONS[act])]
 
     def grouped_call(self, x: Matrix, *, out: Matrix, segments: int, count: int) -> Call:
         """Multiply prepared rows, segment after segment, each by the weight that the segment names.
@@ -144,7 +144,11 @@ class Gemm:
         those without rows do nothing. Where `prepared_bytes` is 0, x are rows as they are.
         """
         chunks = _chunks(self.weight.layout.panels, usable_cpus(), 1)
-        return self._call(replace(self._arguments(x, out, chunks), segments=segments), count)
+        arguments = replace(self._arguments(x, out, chunks), segments=segments)
+        micro = MicroKernels.of_groups(
+            self.weight.layout.format, rounded=self.rounded, level=active_level()
+        )
+        return _call(arguments, count, micro)
 
     @property
     def kernel(self) -> Kernel:
@@ -156,8 +160,9 @@ class Gemm:
         return self.micro or _micro_kernels(self.weight.layout.format, self.rounded)
 
     @property
-    def _prepared_bytes(self) -> int:
-        return prepared_bytes(self.weight.layout, self._micro.one)
+    def _part_bytes(self) -> int:
+        micro = self._micro
+        return prepared_bytes(self.weight.layout, micro.one, micro.prepared_apart)
 
     def _prepare(
         self, x: Matrix, scratch: int, count: int, into: int = 1
@@ -170,10 +175,20 @@ class Gemm:
         if not stride:
             return [], x
         prepared, parts = Matrix(scratch, stride), weight.count * into
-        layout, one = weight.layout, self._micro.one
+        layout, micro = weight.layout, self._micro
         if into > 1:
             layout = replace(layout, channels=layout.channels // into)
-        return [prepare_call(x, layout, one, out=prepared, parts=parts, count=count)], prepared
+        call = prepare_call(
+            x,
+            layout,
+            micro.one,
+            out=prepared,
+            parts=parts,
+            count=count,
+            many=micro.prepared_apart,
+            most_few=_tiles(micro, SILU).few,
+        )
+        return [call], prepared
 
     def _arguments(self, x: Matrix, out: Matrix, chunks: NDArray[np.int64]) -> GemmArguments:
         """Return the arguments of a plain product, a row at a time by all channels."""
@@ -182,7 +197,7 @@ class Gemm:
             panels=self.weight.panels.ctypes.data,
             weight=_sizes(layout),
             x=x,
-            part_bytes=self._prepared_bytes or layout.channels * 4,
+            part_bytes=self._part_bytes or layout.channels * 4,
             out=out,
             bias=0,
             residual=_NO_MATRIX,
@@ -196,15 +211,18 @@ class Gemm:
             rows_per_task=1,
         )
 
-    def _call(self, arguments: GemmArguments, count: int, activation: Activation = SILU) -> Call:
-        kernel = _kernel(self._micro, activation)
-        return Call(kernel, arguments, arguments.chunks.count, arguments.rows_per_task, count)
+
+def _call(
+    arguments: GemmArguments, count: int, micro: MicroKernels, activation: Activation = SILU
+) -> Call:
+    kernel = _kernel(micro, activation)
+    return Call(kernel, arguments, arguments.chunks.count, arguments.rows_per_task, count)
 
 
 def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]:
     """Return the kernels of `Gemm.calls` with weights of a format."""
     micro = _micro_kernels(format, rounded)
-    return prepare_kernel(micro.one), _kernel(micro, SILU)
+    return prepare_kernel(micro.one, micro.prepared_apart), _kernel(micro, SILU)
 
 
 # What a call is made of that depends on the weight's form alone is found once: `linear` and others
@@ -213,8 +231,12 @@ def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]
 
 @cache
 def _kernel(micro: MicroKernels, activation: Activation) -> Kernel:
+    return gemm_kernel(_tiles(micro, activation))
+
+
+def _tiles(micro: MicroKernels, activation: Activation) -> GemmTiles:
     one, small, many = micro.one, micro.small, micro.many
-    return gemm_kernel(GemmTiles(one, small, medium_tile(small), many, activation))
+    return GemmTiles(one, small, medium_tile(small), many, activation)
 
 
 @cache

@@ -20,13 +20,14 @@ from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
+from spaninfer_kernels_cpu.gemm import expanded_panel
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
-from spaninfer_kernels_cpu.gemm.micro_kernel import ROWS_PER_TASK, MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import MOST_ROWS, ROWS_PER_TASK, MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
 from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply, row_record_bytes
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
     Ending,
-    PanelRows,
     end_tile,
     fits,
     multiply_panel,
@@ -37,6 +38,7 @@ from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
 Floats = NDArray[np.float32]
 
 _SUMS = StackBytes(STEP_BYTES * (ROWS_PER_TASK + 8))  # a tile writes past the last row
+_SUMS_OF_TILES = StackBytes(STEP_BYTES * MOST_ROWS)
 
 SEGMENT_NUMBERS = 3  # int32 of a segment: an expert, its first row, the row behind its last
 
@@ -104,13 +106,17 @@ class GemmArguments(Arguments):
 
 
 class Job(NamedTuple):
-    """A block of the channels of a panel, by number, of weights at an address; room for a tile."""
+    """A block of the channels of a panel, by number, of weights at an address; room for a tile.
+
+    `rows` are all of the call, or its segments.
+    """
 
     arguments: GemmArguments
     weights: int
     tile: int
     panel: int
     k_block: int
+    rows: int
 
 
 @variants
@@ -152,7 +158,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
                 for turn in range(2 * at_once if half != 0 else at_once):
                     panel = begin + turn if turn < at_once else begin + turn - at_once + half
                     for number in range(k_block, k_block + together):
-                        job = Job(arguments, weights, tile, panel, number)
+                        job = Job(arguments, weights, tile, panel, number, rows)
                         multiply_rows(tiles, job, end, first, stop)
                 begin += at_once
         end_tiles(tiles.large)
@@ -160,7 +166,13 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
     return gemm
 
 
-@specialized(lambda tiles: _by_unpacked_blocks if tiles.large.unpacks else _by_tiles)
+def _choose_multiply_rows(tiles: GemmTiles) -> Any:
+    if tiles.large.expands:
+        return _by_expanded_panels
+    return _by_unpacked_blocks if tiles.large.unpacks else _by_tiles
+
+
+@specialized(_choose_multiply_rows)
 def multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
     """Multiply rows from `first` to `stop` by a block of a panel, of a chunk up to `end`."""
     raise NotImplementedError("exists in Numba functions only")
@@ -187,6 +199,24 @@ def _by_unpacked_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: 
             elif job.arguments.activated != 0:
                 out = floats_at(ending.out + row * ending.stride, PANEL)
                 _activate(tiles.activation, out, PANEL)
+
+
+def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply a few rows by tiles of codes, and more by a panel expanded to bfloat16.
+
+    By the number of all rows: they were prepared for the one or the other.
+    """
+    if job.rows > tiles.few and first < stop:
+        sums = stack(_SUMS_OF_TILES)
+        rows = _panel_rows(tiles, job, first, stop - first, sums)
+        coming = _coming(job, _following(job, end), 0, 1, 1)
+        expanded_panel.multiply_panel(tiles.large, rows, coming)
+        for row in range(stop - first):
+            _write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
+        return
+    start = first
+    while start < stop:
+        start += _few(tiles, job, start, stop)
 
 
 @device_function
@@ -231,16 +261,23 @@ def _multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) 
     start = first
     while start < stop:
         left = stop - start
-        if left == 1:
-            start += _tile(tiles.one, tiles.activation, job, start, stop, (0, 0))
-        elif left <= small:
-            start += _tile(tiles.small, tiles.activation, job, start, stop, (0, 0))
-        elif least < left <= 2 * small:
-            start += _tile(tiles.medium, tiles.activation, job, start, stop, (0, 0))
+        if left <= small or least < left <= 2 * small:
+            start += _few(tiles, job, start, stop)
         else:
             _ask_outputs(tiles.large, job, start, stop)
             coming = _coming(job, following, start - first, large, stop - first)
             start += large_tile(tiles, job, start, stop, coming)
+
+
+@device_function
+def _few(tiles: GemmTiles, job: Job, first: int, stop: int) -> int:
+    """Multiply rows from `first` on by a tile for a few; return how many rows it has."""
+    left = stop - first
+    if left == 1:
+        return _tile(tiles.one, tiles.activation, job, first, stop, (0, 0))
+    if left <= tiles.small.rows:
+        return _tile(tiles.small, tiles.activation, job, first, stop, (0, 0))
+    return _tile(tiles.medium, tiles.activation, job, first, stop, (0, 0))
 
 
 @device_function

@@ -37,9 +37,9 @@ FINISHED_ROWS = 4
 LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
-IsaPath = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles"]
+IsaPath = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles", "expanded tiles"]
 
-_BY_TILES = ("tiles", "split tiles")
+_BY_TILES = ("tiles", "split tiles", "expanded tiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class MicroKernel(Constant):
     Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
-    two bfloat16. Weights `ahead` bytes further are prefetched, into the first cache or,
-    `far`, the second; 0 is not at all. `codes` are None of numbers; `unpacked` ones lie as products
-    take them.
+    two bfloat16; "expanded tiles" bfloat16, to which codes are expanded (`expanded_panel`). Weights
+    `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is not at
+    all. `codes` are None of numbers; `unpacked` ones lie as products take them.
     """
 
     kind: Kind
@@ -89,6 +89,11 @@ class MicroKernel(Constant):
         if self.codes.is_paired:
             return False
         return len(self.codes.planes) > 1 or self.codes.inner is not None
+
+    @property
+    def expands(self) -> bool:
+        """True if rows are multiplied by codes expanded to bfloat16 (`expanded_panel`)."""
+        return self.isa_path == "expanded tiles"
 
     @property
     def unpacking(self) -> MicroKernel:
@@ -153,12 +158,17 @@ class MicroKernel(Constant):
         if self.isa_path == "fma":
             return 4
         if self.by_tiles:
-            return 1 if self.is_quantised else 2 * self.parts
+            return 1 if self.is_quantised and not self.expands else 2 * self.parts
         if self.isa_path in BF16_DOTS:
             return 2
         codes = self.codes
         is_wide = codes is not None and codes.pairs_at_once == 0
         return 2 if is_wide and DOTS[self.isa_path].wide_activations else 1
+
+    @property
+    def unit_channels(self) -> int:
+        """Channels of a unit of codes."""
+        return UNIT if self.codes is None else self.codes.unit
 
     @property
     def row_bytes(self) -> int:
@@ -195,6 +205,8 @@ def micro_kernels(
     one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes)
     if kind in level.tiles or (kind in level.tiles_of_rows and format.group is None):
         return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
+    if level.expands and codes is not None and codes.activation_bits <= 8:
+        return one, MicroKernel(kind, "expanded tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
@@ -238,6 +250,8 @@ def k_blocks(layout: Layout, micro: MicroKernel) -> int:
 
 def rows_per_task(layout: Layout, micro: MicroKernel, into: int = 1) -> int:
     """Return the most rows of a task, whose activations come `into` so many blocks of channels."""
+    if micro.expands:
+        return MOST_ROWS
     if not micro.by_tiles:
         return ROWS_PER_TASK
     fitting = BESIDE // (row_bytes(layout, micro) // into)
@@ -269,6 +283,16 @@ class MicroKernels:
         """Return those of an ISA level (`micro_kernels`)."""
         one, many = micro_kernels(format, rounded=rounded, level=level)
         return cls(one, small_tile(one, many), many)
+
+    @classmethod
+    def of_groups(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
+        """Return those of grouped GEMMs: all rows are prepared alike, whatever a group has."""
+        return cls.of(format, rounded=rounded, level=replace(level, expands=False))
+
+    @property
+    def prepared_apart(self) -> MicroKernel | None:
+        """The micro-kernel for many rows if it takes other activations than that for one."""
+        return self.many if self.many.expands else None
 
 
 def medium_tile(few: MicroKernel) -> MicroKernel:

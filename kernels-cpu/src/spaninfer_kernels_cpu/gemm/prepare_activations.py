@@ -1,7 +1,8 @@
 """Activations prepared for a GEMM, as a call: as the kernels of a weight's format read them.
 
 What rows become depends on the weight (`micro_kernel`): quantised to int8 with a scale and a sum
-per group, bfloat16, two of them, or just themselves.
+per group, bfloat16, two of them, or just themselves. Where few rows and many are multiplied
+otherwise, it depends on their number, too.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ _NUMBERS = 8192  # of a task of more rows: 3 µs, where threads take turns at 0.
 
 
 @cache
-def prepared_bytes(layout: Layout, one: MicroKernel) -> int:
-    """Return the bytes that a row takes when `one` can read it; 0 where it is so as it lies."""
+def prepared_bytes(layout: Layout, one: MicroKernel, many: MicroKernel | None = None) -> int:
+    """Return the bytes that a row takes when `one`, or `many`, can read it; 0 where it is so as it
+    lies.
+    """
     if one.isa_path == "fma" and layout.padded_channels == layout.channels:
         return 0
-    return row_bytes(layout, one)
+    return max(row_bytes(layout, each) for each in (one, many) if each is not None)
 
 
 def prepare_call(
@@ -45,22 +48,25 @@ def prepare_call(
     out: Matrix,
     parts: int = 1,
     count: int = TOKENS,
+    many: MicroKernel | None = None,
+    most_few: int = 0,
 ) -> Call:
     """Write rows of `parts` times `layout.channels` numbers to out, every part prepared by itself.
 
-    A part takes `micro_kernel.row_bytes`; parts lie side by side.
+    A part takes `prepared_bytes`; parts lie side by side. More rows than `most_few` are prepared
+    for `many` instead, if there is such a one.
     """
-    sizes, part_bytes = _sizes(layout, micro)
     rows = max(_LEAST_ROWS, _NUMBERS // (parts * layout.channels))
     arguments = _PrepareArguments(
         x=x,
         out=out,
         parts=parts,
-        part_bytes=part_bytes,
-        sizes=sizes,
+        part_bytes=prepared_bytes(layout, micro, many),
+        sizes=_sizes(layout, micro),
         rows_per_task=rows,
+        most_few=most_few,
     )
-    return Call(prepare_kernel(micro), arguments, 1, rows, count)
+    return Call(prepare_kernel(micro, many), arguments, 1, rows, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,10 @@ class _RowSizes(Arguments):
 
 
 @cache
-def _sizes(layout: Layout, micro: MicroKernel) -> tuple[_RowSizes, int]:
-    """Return the sizes of a row, and its bytes when it is prepared."""
+def _sizes(layout: Layout, micro: MicroKernel) -> _RowSizes:
+    """Return the sizes of a row."""
     codes = layout.format.codes
-    sizes = _RowSizes(
+    return _RowSizes(
         channels=layout.channels,
         group=layout.group_channels,
         padded=layout.padded_channels,
@@ -89,7 +95,6 @@ def _sizes(layout: Layout, micro: MicroKernel) -> tuple[_RowSizes, int]:
         groups=layout.groups,
         most=0 if codes is None else codes.most_activation(layout.group_channels),
     )
-    return sizes, row_bytes(layout, micro)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class _PrepareArguments(Arguments):
     part_bytes: int
     sizes: _RowSizes
     rows_per_task: int
+    most_few: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +117,15 @@ class Preparation(Constant):
     name: str
 
 
-def prepare_kernel(micro: MicroKernel) -> Kernel:
-    """Return the kernel that prepares rows for what this micro-kernel multiplies."""
-    return _prepare_kernel(_preparation_for(micro))
+def prepare_kernel(micro: MicroKernel, many: MicroKernel | None = None) -> Kernel:
+    """Return the kernel that prepares rows for what this micro-kernel multiplies; many for what
+    `many` does, if it is given.
+    """
+    return _prepare_kernel(_preparation_for(micro), _preparation_for(many or micro))
 
 
 def _preparation_for(micro: MicroKernel) -> Preparation:
-    if micro.is_quantised:
+    if micro.is_quantised and not micro.expands:
         return _CODE
     if micro.parts > 1:
         return _SPLIT
@@ -125,7 +133,7 @@ def _preparation_for(micro: MicroKernel) -> Preparation:
 
 
 @variants
-def _prepare_kernel(preparation: Preparation) -> Kernel:
+def _prepare_kernel(preparation: Preparation, of_many: Preparation) -> Kernel:
     def prepare(arguments: _PrepareArguments, tokens: int, task: int) -> None:
         some, given = arguments.rows_per_task, arguments.sizes
         sizes = RowSizes(
@@ -140,7 +148,11 @@ def _prepare_kernel(preparation: Preparation) -> Kernel:
         for row in range(task * some, smaller(tokens, (task + 1) * some)):
             source, target = row_at(arguments.x, row), row_at(arguments.out, row)
             for part in range(arguments.parts):
-                prepare_row(preparation, source + part * sizes.channels * 4, sizes, target)
+                numbers = source + part * sizes.channels * 4
+                if tokens <= arguments.most_few:
+                    prepare_row(preparation, numbers, sizes, target)
+                else:
+                    prepare_row(of_many, numbers, sizes, target)
                 target += arguments.part_bytes
 
     return prepare
@@ -159,7 +171,7 @@ def _code(preparation: Preparation, source: int, sizes: RowSizes, target: int) -
 
 def _narrow(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write a row rounded to bfloat16, filled up with zeros."""
-    channels, padded = sizes.channels, sizes.padded
+    channels, padded = sizes.channels, sizes.groups * sizes.padded
     for i in range(channels):
         write(BFLOAT16, target, i, read(FLOAT32, source, i))
     for i in range(channels, padded):

@@ -13,11 +13,11 @@ from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.tuning import (
-    BOUND,
     FEW_ROWS,
     ROWS,
     Candidate,
     Seconds,
+    bound_of,
     is_within,
 )
 from spaninfer_kernels_cpu.quantisation.packed import Packed
@@ -92,7 +92,7 @@ class _Timed:
     """A candidate's products: a script per number of rows, its results, its times."""
 
     def __init__(self, candidate: Candidate, weights: Sequence[Packed], rounded: bool) -> None:
-        self.name = candidate.name
+        self.name, self._candidate = candidate.name, candidate
         self._products = {
             rows: _Products(candidate, list(_first(weights, _bytes(rows))), rounded, rows)
             for rows in ROWS
@@ -106,8 +106,9 @@ class _Timed:
 
     def is_like(self, default: _Timed) -> bool:
         """Return True if all results are those of the default, within the bound."""
+        bound = bound_of(self._candidate, default._candidate)
         return all(
-            _is_near(ours, theirs)
+            _is_near(ours, theirs, bound)
             for rows, products in self._products.items()
             for ours, theirs in zip(products.out, default._products[rows].out, strict=True)
         )
@@ -169,8 +170,8 @@ def _size(weight: Packed) -> int:
     return weight.panels.nbytes
 
 
-def _is_near(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
+def _is_near(ours: NDArray[np.float32], theirs: NDArray[np.float32], bound: float) -> bool:
     """Return True for equal numbers, or such that differ by less than the bound."""
     if np.array_equal(ours, theirs, equal_nan=True):
         return True
-    return bool(np.abs(ours - theirs).max() <= BOUND * np.abs(theirs).max())
+    return bool(np.abs(ours - theirs).max() <= bound * np.abs(theirs).max())

@@ -26,7 +26,11 @@ MARGIN = 0.05
 
 BOUND = 2.0**-10
 """Largest difference from the default's results, in parts of their largest. Quantised weights give
-equal bits in every candidate; products of bfloat16 pairs round otherwise than wide ones."""
+equal bits in every candidate that quantises activations; products of bfloat16 pairs round otherwise
+than wide ones."""
+EXPANDED_BOUND = 2.0**-6
+"""The same between activations of 8 bits and codes expanded to bfloat16: the former are 127ths of
+the largest of a group."""
 
 _PREFETCHES = ((0, False), (2 * AHEAD, True), (AHEAD, False))
 """Bytes ahead, and whether into the second cache only: what is best differs by format on a Zen 4,
@@ -125,6 +129,12 @@ def choose(found: Sequence[Candidate], seconds: Mapping[str, Seconds]) -> Choice
     return Choice(whole, whole)
 
 
+def bound_of(candidate: Candidate, default: Candidate) -> float:
+    """Return how much the results of a candidate may differ from the default's."""
+    is_alike = candidate.micro.many.expands == default.micro.many.expands
+    return BOUND if is_alike else EXPANDED_BOUND
+
+
 def relative(name: str, default: str, seconds: Mapping[str, Seconds], rows: Sequence[int]) -> float:
     """Return the geometric mean, over these numbers of rows, of a candidate's time by the
     default's.
@@ -178,7 +188,12 @@ def _whole(micro: MicroKernels) -> object:
 
 
 def _go_together(one: MicroKernel, many: MicroKernel) -> bool:
-    """Return True if a row has the same activations and the same sums alone and among others."""
+    """Return True if a row has the same activations and the same sums alone and among others.
+
+    Codes that many rows expand take other activations in any case, which are prepared apart.
+    """
+    if many.expands:
+        return True
     is_alike = (one.row_bytes, one.parts) == (many.row_bytes, many.parts)
     return is_alike and (one.is_quantised or one.isa_path == many.isa_path)
 

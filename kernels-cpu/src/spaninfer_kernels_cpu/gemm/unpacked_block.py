@@ -24,6 +24,7 @@ from spaninfer_kernels_cpu.gemm.code_dots import add_dots, start_dots
 from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE, unpack_unit
 from spaninfer_kernels_cpu.gemm.micro_kernel import UNPACKED_CHANNELS, MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_bias,
     add_rows,
@@ -48,21 +49,6 @@ BLOCKS = PANEL // LANES
 
 _CODES = StackBytes(2 * LANES * UNPACKED_CHANNELS)
 _SCALES = StackBytes(2 * BLOCK_BYTES * UNPACKED_CHANNELS // (UNIT // 2))
-
-
-class PanelRows(NamedTuple):
-    """Rows x[N C] (an address, bytes from one to the next) and a panel of as many channels.
-
-    `sizes`: records of a panel, bytes of one, bytes of its channels in a row. At `sums` is room for
-    [N 64] float32 and a tile more.
-    """
-
-    x: int
-    stride: int
-    num_rows: int
-    panel: int
-    sizes: Sizes
-    sums: int
 
 
 class Ending(NamedTuple):

@@ -14,6 +14,7 @@ from published import METHODS, Method, others_slow, write_experts, write_model
 from stepping import Model
 
 TOKENS = [token % 90 for token in prompt(12)]
+FEW = 6  # rows of a step, at most eight: CPUs with tiles multiply more by rounded numbers
 EXACT = 1e-5  # of the logits' deviation, in float32
 TIPPED = 0.1  # where an activation's code tips in the first token already
 GROUPS = {  # of formats that the CPU's products have: channels whose activations share a scale
@@ -98,10 +99,10 @@ def test_the_cpu_multiplies_by_codes_where_it_can_and_else_by_numbers(
 ) -> None:
     quantised, expanded = _pair(name, tmp_path)
 
-    logits = _logits(quantised, "cpu")
+    logits = _logits(quantised, "cpu", chunk=FEW)
 
     if name not in GROUPS:
-        np.testing.assert_array_equal(logits, _logits(expanded, "cpu"))
+        np.testing.assert_array_equal(logits, _logits(expanded, "cpu", chunk=FEW))
         return
     exact = _logits(expanded, f"reference activations {GROUPS[name]}")
     difference = logits - exact

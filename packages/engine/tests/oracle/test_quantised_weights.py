@@ -28,7 +28,7 @@ def test_quantised_models_agree_with_the_definition(
     runner = case.model.on(f"cpu {kind}", case.num_spans)
 
     exact.prefill(1, golden.prompt, chunk=300)  # each step codes all weights anew
-    runner.prefill(1, golden.prompt, chunk=16)
+    runner.prefill(1, golden.prompt, chunk=8)  # CPUs with tiles multiply more by rounded numbers
 
     lost = rms(exact.logits(1) - golden.logits)
     difference = runner.logits(1) - exact.logits(1)
