@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_a_block_lives_as_long_as_an_array_of_it():
 
     assert block() is None
     assert (kept == 7).all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads Linux's accounts")
+def test_it_is_the_process_s_own_for_shared_memory_seldom_gets_large_pages():
+    memory = WeightMemory().take((10,))
+
+    owned = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        ends, permissions, *_ = line.split()
+        start, stop = (int(end, 16) for end in ends.split("-"))
+        if start <= memory.ctypes.data < stop:
+            owned.append(permissions)
+
+    assert owned == ["rw-p"]
 
 
 def test_packed_weights_are_taken_from_it():

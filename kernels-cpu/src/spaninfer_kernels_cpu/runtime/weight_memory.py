@@ -46,11 +46,17 @@ class WeightMemory:
 
 
 def _block(least_bytes: int) -> Bytes:
-    """Return memory that begins with a page of 2 MB and holds that many bytes."""
+    """Return memory that begins with a page of 2 MB and holds that many bytes.
+
+    It is the process's own: most systems (`shmem_enabled` is `never`) give shared memory, which
+    `mmap` makes unless told otherwise, small pages alone.
+    """
     size = -(-max(least_bytes, BLOCK_BYTES) // HUGE_PAGE) * HUGE_PAGE
-    memory = mmap.mmap(-1, size + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
+    else:
+        memory = mmap.mmap(-1, size + HUGE_PAGE)
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE
     return whole[start : start + size]
