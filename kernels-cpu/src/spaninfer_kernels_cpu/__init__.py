@@ -96,7 +96,7 @@ from spaninfer_kernels_cpu.quantisation.codes import (
     Shift,
 )
 from spaninfer_kernels_cpu.quantisation.layout import LAYOUT, PANEL, Format, Kind, Layout
-from spaninfer_kernels_cpu.quantisation.pack_codes import GroupedCodes, pack_codes
+from spaninfer_kernels_cpu.quantisation.pack_codes import CodeRows, GroupedCodes, pack_codes
 from spaninfer_kernels_cpu.quantisation.packed import Packed, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.runtime.call import (
     ITEMS,
@@ -138,6 +138,7 @@ __all__ = [
     "AttentionPlan",
     "Call",
     "Choice",
+    "CodeRows",
     "Codes",
     "Columns",
     "Compilers",

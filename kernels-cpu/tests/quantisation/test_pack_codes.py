@@ -97,9 +97,9 @@ def test_codes_without_scales_for_their_groups_are_refused():
     weight = made("Q4_0", 1, 4, 64)
     without = GroupedCodes(weight.codes, weight.scales)
 
-    with pytest.raises(ShapeError, match=r"scales: expected \(1, 4, 1\) for .*got \(1, 4, 2\)"):
+    with pytest.raises(ShapeError, match=r"scales: expected \(4, 1\) for .*got \(4, 2\)"):
         pack_codes([weight], Format("codes", 64, FORMS["Q4_0"].codes))
-    with pytest.raises(ShapeError, match=r"shifts: expected \(1, 4, 2\) .*got none"):
+    with pytest.raises(ShapeError, match=r"shifts: expected \(4, 2\) .*got none"):
         pack_codes([without], FORMS["Q4_1"])
     with pytest.raises(FormatError, match="float32; codes are packed in formats that have some"):
         pack_codes([weight], Format("float32"))

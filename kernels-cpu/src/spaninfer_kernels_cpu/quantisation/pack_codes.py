@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.errors import FormatError, ShapeError
 from spaninfer_kernels_cpu.quantisation.codes import (
@@ -19,19 +20,28 @@ from spaninfer_kernels_cpu.quantisation.codes import (
     InnerScales,
 )
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format, Layout
-from spaninfer_kernels_cpu.quantisation.packed import Packed
+from spaninfer_kernels_cpu.quantisation.packed import MAX_WORKERS, NUMBERS_AT_ONCE, Packed
 from spaninfer_kernels_cpu.quantisation.unpack_codes import EXPONENT_BIAS, FLOATS, WORD_BITS
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
 from spaninfer_kernels_cpu.runtime.weight_memory import weight_memory
+from spaninfer_kernels_cpu.runtime.workers import share
 
 Numbers = NDArray[Any]
 
-PANELS_AT_ONCE = 16
+
+class CodeRows(Protocol):
+    """A stack of weights[N O C] whose codes are read some rows at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def rows(self, number: int, some: slice) -> GroupedCodes:
+        """Return rows of one of the weights, without the axis N."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedCodes:
-    """A stack of weights[N O C] as the codes, scales and shifts of a format (`codes.Codes`).
+    """Weights[N O C] as the codes, scales and shifts of a format (`codes.Codes`); a CodeRows.
 
     codes         uint8 [N O C]
     scales        float [N O G], rounded to the format's; whole numbers where they are inner ones
@@ -46,9 +56,16 @@ class GroupedCodes:
     outer: Numbers | None = None
     outer_shifts: Numbers | None = None
 
-    def __getitem__(self, some: int | slice) -> GroupedCodes:
-        """Return one of the weights without the axis N, or of such a one some rows."""
-        return self._of(lambda name: _optional(getattr(self, name), lambda array: array[some]))
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weights."""
+        return self.codes.shape
+
+    def rows(self, number: int, some: slice) -> GroupedCodes:
+        """Return rows of one of the weights, without the axis N."""
+        return self._of(
+            lambda name: _optional(getattr(self, name), lambda array: array[number, some])
+        )
 
     @classmethod
     def below(cls, parts: Sequence[GroupedCodes]) -> GroupedCodes:
@@ -69,33 +86,51 @@ def _optional(array: Numbers | None, change: Callable[[Numbers], Numbers]) -> Nu
     return None if array is None else change(array)
 
 
-def pack_codes(parts: Sequence[GroupedCodes], format: Format) -> Packed:
+def pack_codes(parts: Sequence[CodeRows], format: Format) -> Packed:
     """Return N weights, each of the rows of all parts below one another, in a format of codes.
 
-    Raises ShapeError unless codes, scales and shifts fit one another and the format's groups,
-    FormatError for formats without codes.
+    Several threads read the rows of some panels at a time, in any order: apart from the result,
+    this takes some megabytes whatever the size of the weight. Raises ShapeError unless codes,
+    scales and shifts fit one another and the format's groups, FormatError for formats without
+    codes.
     """
     if format.codes is None:
         raise FormatError(f"format is {format.kind}; codes are packed in formats that have some")
-    count, _, channels = parts[0].codes.shape
-    layout = Layout(format, sum(part.codes.shape[1] for part in parts), channels)
-    for part in parts:
-        _check(part, count, layout, format.codes)
+    codes = format.codes
+    count, _, channels = parts[0].shape
+    layout = Layout(format, sum(part.shape[1] for part in parts), channels)
     panels = weight_memory((count * layout.panels, layout.panel_bytes))
     place(panels, numa_nodes())
-    for number in range(count):
-        whole = GroupedCodes.below([part[number] for part in parts])
-        own = panels[number * layout.panels : (number + 1) * layout.panels]
-        for first in range(0, layout.panels, PANELS_AT_ONCE):
-            some = whole[first * PANEL : (first + PANELS_AT_ONCE) * PANEL]
-            _fill(some, layout, format.codes, own[first:])
+    workers = min(usable_cpus(), MAX_WORKERS)
+    at_once = max(1, NUMBERS_AT_ONCE // (PANEL * channels * workers))
+    firsts = range(0, layout.panels, at_once)
+    places = [(number, first) for number in range(count) for first in firsts]
+    waiting = iter(places)  # which threads take from
+
+    def work() -> None:
+        for number, first in waiting:
+            some = list(_read(parts, number, first * PANEL, (first + at_once) * PANEL))
+            for part in some:
+                _check(part, layout, codes)
+            _fill(GroupedCodes.below(some), layout, codes, panels[number * layout.panels + first :])
+
+    share(work, min(workers, len(places)))
     return Packed(layout, panels, count)
 
 
-def _check(part: GroupedCodes, count: int, layout: Layout, codes: Codes) -> None:
-    shape = count, part.codes.shape[1], layout.channels
-    groups = (*shape[:2], -(-layout.channels // layout.group_channels))
-    outer = (*shape[:2], layout.records) if codes.inner is not None else None
+def _read(parts: Sequence[CodeRows], number: int, first: int, stop: int) -> Iterator[GroupedCodes]:
+    """Yield rows [first, stop) of weight `number`, of parts that lie below one another."""
+    for part in parts:
+        rows = part.shape[1]
+        if first < rows and stop > 0:
+            yield part.rows(number, slice(max(0, first), min(rows, stop)))
+        first, stop = first - rows, stop - rows
+
+
+def _check(part: GroupedCodes, layout: Layout, codes: Codes) -> None:
+    shape = len(part.codes), layout.channels
+    groups = shape[0], -(-layout.channels // layout.group_channels)
+    outer = (shape[0], layout.records) if codes.inner is not None else None
     expected = {
         "codes": shape,
         "scales": groups,

@@ -17,7 +17,10 @@ NUMBERS_AT_ONCE = 1 << 16  # float64 intermediates of a chunk of rows stay in a 
 
 
 class StoredCodes(Protocol):
-    """Codes [N K] as their file has them, which become an array on demand."""
+    """Codes [... N K] as their file has them, which become an array on demand.
+
+    An index is (..., rows, :), or names one of a stack.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -65,13 +68,15 @@ class QuantizedWeight:
         """Return one of stacked weights."""
         return self._map(lambda array: array[number])
 
-    def rows(self, order: Ints) -> QuantizedWeight:
-        """Return the weight[... N K] with rows in another order; ValueError for groups of rows."""
-        if self.format.group_rows != 1:
+    def rows(self, some: Ints | slice) -> QuantizedWeight:
+        """Return rows of the weight[... N K], in any order; ValueError where some share scales, but
+        not all.
+        """
+        if self.format.group_rows not in (1, None):
             raise ValueError(f"rows of {self.format} share scales and cannot be permuted")
 
         def move(array: Floats) -> Floats:
-            return array if array.shape[-2] == 1 else array[..., order, :]
+            return array if array.shape[-2] == 1 else array[..., some, :]
 
         moved = self if self.group_of is None else replace(self, group_of=None)
         return replace(moved._map(move), group_of=self.group_of)

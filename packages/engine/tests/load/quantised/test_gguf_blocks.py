@@ -41,3 +41,16 @@ def test_tensors_of_experts_are_read_alike(name):
     actual = dequantize_weight(blocks.read(rows, BLOCKS * blocks.length))
 
     np.testing.assert_array_equal(actual, quants.dequantize(rows, kind))
+
+
+@pytest.mark.parametrize("some", [slice(3, 9), np.array([5, 0, 5])], ids=["slice", "places"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q6_K"])
+def test_some_rows_are_those_of_the_whole(name, some):
+    blocks = BLOCK_TYPES[name]
+    rows = RNG.integers(0, 60, (ROWS, BLOCKS * blocks.block_bytes)).astype(np.uint8)
+    weight = blocks.read(rows, BLOCKS * blocks.length)
+
+    cut = weight.rows(some)
+
+    assert isinstance(cut.codes, np.ndarray)
+    np.testing.assert_array_equal(dequantize_weight(cut), dequantize_weight(weight)[some])

@@ -53,6 +53,8 @@ def test_codes_are_the_fields_of_their_words(layout: dict[str, Any]) -> None:
     assert np.asarray(packed).dtype == (np.int8 if packed.middle else np.uint8)
     assert (packed.shape, len(packed), packed.size) == (wanted.shape, len(wanted), wanted.size)
     np.testing.assert_array_equal(packed[[3, 1], 2:4], wanted[[3, 1], 2:4])
+    np.testing.assert_array_equal(packed[3:5], wanted[3:5])
+    np.testing.assert_array_equal(packed[..., 1:, :], wanted[1:])
 
 
 @pytest.mark.parametrize("offset", [0, 8, 128])

@@ -9,6 +9,7 @@ NVFP4, e4m3 under one of the tensor, become float16, which is off by 2^-11 of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -114,15 +115,27 @@ def _integers(table: tuple[float, ...]) -> tuple[tuple[int, ...], float] | None:
 
 def pack_quantised(weights: Sequence[QuantizedWeight], format: Format) -> Packed:
     """Return weights[O C] or [N O C] below one another, packed in the `kernel_format` of theirs."""
-    return pack_codes([_grouped(weight, format) for weight in weights], format)
-
-
-def _grouped(weight: QuantizedWeight, format: Format) -> GroupedCodes:
     assert format.codes is not None
-    each = [weight] if len(weight.shape) == 2 else [weight[n] for n in range(weight.shape[0])]
-    make = _flat if format.codes.inner is None else _inner
-    parts = [make(one, format.codes) for one in each]
-    return GroupedCodes(**{name: np.stack([part[name] for part in parts]) for name in parts[0]})
+    return pack_codes([_Rows(weight, format.codes) for weight in weights], format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A CodeRows over a weight[O C] or [N O C]."""
+
+    weight: QuantizedWeight
+    codes: Codes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape with the axis N."""
+        return self.weight.shape if len(self.weight.shape) == 3 else (1, *self.weight.shape)
+
+    def rows(self, number: int, some: slice) -> GroupedCodes:
+        """Return rows of one of the weights, as its GEMM's format has them."""
+        one = self.weight[number] if len(self.weight.shape) == 3 else self.weight
+        make = _flat if self.codes.inner is None else _inner
+        return GroupedCodes(**make(one.rows(some), self.codes))
 
 
 def _flat(weight: QuantizedWeight, codes: Codes) -> dict[str, NDArray[Any]]:
@@ -159,8 +172,7 @@ def _inner(weight: QuantizedWeight, codes: Codes) -> dict[str, NDArray[Any]]:
 
 
 def _unsigned(weight: QuantizedWeight, codes: Codes) -> NDArray[np.uint8]:
-    if codes.table is not None or codes.offset == 0:
-        return np.asarray(weight.codes).astype(np.uint8)
-    wide = np.asarray(weight.codes).astype(np.int16)
-    unsigned: NDArray[np.uint8] = (wide + codes.offset).astype(np.uint8)
-    return unsigned
+    """Return codes without a sign: bytes count around, so 8 bits are enough."""
+    unsigned: NDArray[np.uint8] = np.asarray(weight.codes).astype(np.uint8, copy=False)
+    is_centred = codes.table is None and codes.offset != 0
+    return unsigned + np.uint8(codes.offset) if is_centred else unsigned

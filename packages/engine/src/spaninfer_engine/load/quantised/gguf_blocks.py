@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
 from spaninfer_engine.load.quantised.threads import in_threads
 
 Bytes: TypeAlias = NDArray[np.uint8]
-Parts: TypeAlias = dict[str, NDArray[np.generic]]  # fields of QuantizedWeight, [N B ...] each
+Codes: TypeAlias = NDArray[np.uint8] | NDArray[np.int8]  # [... B length]
+Parts: TypeAlias = dict[str, NDArray[np.generic]]  # fields of QuantizedWeight, [... B n] each
 
 BLOCK, SUPER_BLOCK = 32, 256  # weights
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -36,30 +38,61 @@ class BlockType:
     format: WeightFormat
     length: int
     block_bytes: int
-    split: Callable[[Bytes], Parts]
+    scales: Callable[[Bytes], Parts]
+    codes: Callable[[Bytes], Codes]
 
     def read(self, rows: Bytes, columns: int) -> QuantizedWeight:
-        """Return the weight[... N K] of rows of blocks, uint8 [... N bytes]; several threads take
-        many apart.
+        """Return the weight[... N K] of rows of blocks, uint8 [... N bytes].
+
+        Its codes are taken apart when they are wanted.
         """
-        lines = rows.reshape(-1, rows.shape[-1])
-        first = self._parts(lines[:1], columns)
-        whole = {
-            name: np.empty((len(lines), part.shape[1]), part.dtype) for name, part in first.items()
-        }
+        blocks = rows.reshape(*rows.shape[:-1], columns // self.length, self.block_bytes)
+        found = self.scales(blocks)
+        parts = {name: part.reshape(*rows.shape[:-1], -1) for name, part in found.items()}
+        return QuantizedWeight(self.format, BlockCodes(self, blocks), **parts)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCodes:
+    """Codes of a weight[... N K] in their blocks, uint8 [... N B bytes]; a StoredCodes."""
+
+    kind: BlockType
+    blocks: Bytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's."""
+        return (*self.blocks.shape[:-2], self.blocks.shape[-2] * self.kind.length)
+
+    @property
+    def size(self) -> int:
+        """How many codes there are."""
+        return prod(self.shape)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        return len(self.blocks)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return the codes of rows, (..., rows, :), or of one of a stack; no others are made."""
+        rows = (*index[:-1], slice(None), slice(None)) if isinstance(index, tuple) else index
+        return np.asarray(BlockCodes(self.kind, self.blocks[rows]))
+
+    def __array__(
+        self,
+        dtype: np.dtype[Any] | None = None,
+        copy: bool | None = None,  # numpy asks with it; it is always a new array
+    ) -> NDArray[Any]:
+        """Return codes [... N K]; several threads take many apart."""
+        lines = self.blocks.reshape(-1, *self.blocks.shape[-2:])
+        codes = np.empty((len(lines), self.shape[-1]), self.kind.codes(lines[:1]).dtype)
 
         def fill(some: slice) -> None:
-            for name, part in self._parts(lines[some], columns).items():
-                whole[name][some] = part
+            codes[some] = self.kind.codes(lines[some]).reshape(-1, codes.shape[1])
 
-        in_threads(fill, len(lines), max(1, _BYTES_AT_ONCE // lines.shape[1]))
-        parts = {name: part.reshape(*rows.shape[:-1], -1) for name, part in whole.items()}
-        return QuantizedWeight(self.format, **parts)  # type: ignore[arg-type]
-
-    def _parts(self, lines: Bytes, columns: int) -> Parts:
-        """Return fields [N n] of rows of blocks, [N bytes]."""
-        blocks = lines.reshape(len(lines), columns // self.length, self.block_bytes)
-        return {name: part.reshape(len(lines), -1) for name, part in self.split(blocks).items()}
+        in_threads(fill, len(lines), max(1, _BYTES_AT_ONCE * len(lines) // self.blocks.size))
+        made = codes.reshape(self.shape)
+        return made if dtype is None else made.astype(dtype, copy=False)
 
 
 def _float16(data: Bytes) -> NDArray[np.generic]:
@@ -86,40 +119,47 @@ def _signed(codes: Bytes, middle: int) -> NDArray[np.int8]:
 # ---- blocks of 32 --------------------------------------------------------------------------------
 
 
-def _q4_0(block: Bytes) -> Parts:
-    return {"scales": _float16(block[..., :2]), "codes": _signed(_nibbles(block[..., 2:]), 8)}
+def _scale(block: Bytes) -> Parts:
+    """Scale d."""
+    return {"scales": _float16(block[..., :2])}
 
 
-def _q4_1(block: Bytes) -> Parts:
-    return _with_minimum(block, _nibbles(block[..., 4:]))
-
-
-def _q5_0(block: Bytes) -> Parts:
-    codes = _nibbles(block[..., 6:]) | _fifth_bits(block[..., 2:6])
-    return {"scales": _float16(block[..., :2]), "codes": _signed(codes, 16)}
-
-
-def _q5_1(block: Bytes) -> Parts:
-    return _with_minimum(block, _nibbles(block[..., 8:]) | _fifth_bits(block[..., 4:8]))
-
-
-def _with_minimum(block: Bytes, codes: Bytes) -> Parts:
+def _scale_and_bias(block: Bytes) -> Parts:
     """Scale d and bias m, which is added: a minimum of -m."""
-    scales, bias = _float16(block[..., :2]), _float16(block[..., 2:4])
-    return {"scales": scales, "minimums": np.negative(bias), "codes": codes}
+    return _scale(block) | {"minimums": np.negative(_float16(block[..., 2:4]))}
 
 
-def _q8_0(block: Bytes) -> Parts:
-    return {"scales": _float16(block[..., :2]), "codes": block[..., 2:].view(np.int8)}
+def _exponent(block: Bytes) -> Parts:
+    """A power of two."""
+    return {"scales": np.ldexp(np.float32(1), block[..., 0].astype(np.int32) - 127)}
 
 
-def _iq4_nl(block: Bytes) -> Parts:
-    return {"scales": _float16(block[..., :2]), "codes": _nibbles(block[..., 2:])}
+def _q4_0(block: Bytes) -> Codes:
+    return _signed(_nibbles(block[..., 2:]), 8)
 
 
-def _mxfp4(block: Bytes) -> Parts:
-    scales = np.ldexp(np.float32(1), block[..., 0].astype(np.int32) - 127)
-    return {"scales": scales, "codes": _nibbles(block[..., 1:])}
+def _q4_1(block: Bytes) -> Codes:
+    return _nibbles(block[..., 4:])
+
+
+def _q5_0(block: Bytes) -> Codes:
+    return _signed(_nibbles(block[..., 6:]) | _fifth_bits(block[..., 2:6]), 16)
+
+
+def _q5_1(block: Bytes) -> Codes:
+    return _nibbles(block[..., 8:]) | _fifth_bits(block[..., 4:8])
+
+
+def _q8_0(block: Bytes) -> Codes:
+    return block[..., 2:].view(np.int8)
+
+
+def _iq4_nl(block: Bytes) -> Codes:
+    return _nibbles(block[..., 2:])
+
+
+def _mxfp4(block: Bytes) -> Codes:
+    return _nibbles(block[..., 1:])
 
 
 # ---- blocks of 256 -------------------------------------------------------------------------------
@@ -146,72 +186,77 @@ def _six_bit_pairs(data: Bytes) -> tuple[Bytes, Bytes]:
     return np.concatenate(scales, -1), np.concatenate(minimums, -1)
 
 
-def _q2_k(block: Bytes) -> Parts:
+def _q2_k_scales(block: Bytes) -> Parts:
     return {
         "scales": block[..., :16] & np.uint8(15),
         "minimums": block[..., :16] >> np.uint8(4),
-        "codes": _pairs(block[..., 16:80]),
         "outer": _float16(block[..., 80:82]),
         "outer_minimums": _float16(block[..., 82:84]),
     }
 
 
-def _q3_k(block: Bytes) -> Parts:
-    high, packed = block[..., :32], block[..., 96:108]
+def _q2_k(block: Bytes) -> Codes:
+    return _pairs(block[..., 16:80])
+
+
+def _q3_k_scales(block: Bytes) -> Parts:
+    packed = block[..., 96:108]
+    upper = packed[..., None, 8:] >> _TWO_BITS[:, None] & np.uint8(3)
+    upper = upper.reshape(*packed.shape[:-1], 16) << np.uint8(4)
+    scales = _nibbles(packed[..., :8]) | upper
+    return {"scales": _signed(scales, 32), "outer": _float16(block[..., 108:110])}
+
+
+def _q3_k(block: Bytes) -> Codes:
+    high = block[..., :32]
     bits = high[..., None, :] >> _EIGHT[:, None] & np.uint8(1)  # of each eighth of 32
     codes = _pairs(block[..., 32:96]) | bits.reshape(*high.shape[:-1], 256) << np.uint8(2)
-    upper = packed[..., None, 8:] >> _TWO_BITS[:, None] & np.uint8(3)
-    scales = _nibbles(packed[..., :8]) | upper.reshape(*packed.shape[:-1], 16) << np.uint8(4)
-    return {
-        "scales": _signed(scales, 32),
-        "codes": _signed(codes, 4),
-        "outer": _float16(block[..., 108:110]),
-    }
+    return _signed(codes, 4)
 
 
-def _q4_k(block: Bytes) -> Parts:
-    return _two_levels(block, _nibble_chunks(block[..., 16:144]))
-
-
-def _q5_k(block: Bytes) -> Parts:
-    high = block[..., 16:48]
-    bits = high[..., None, :] >> _EIGHT[:, None] & np.uint8(1)
-    codes = _nibble_chunks(block[..., 48:176])
-    return _two_levels(block, codes | bits.reshape(*high.shape[:-1], 256) << np.uint8(4))
-
-
-def _two_levels(block: Bytes, codes: Bytes) -> Parts:
+def _two_levels(block: Bytes) -> Parts:
     scales, minimums = _six_bit_pairs(block[..., 4:16])
     return {
         "scales": scales,
         "minimums": minimums,
-        "codes": codes,
         "outer": _float16(block[..., :2]),
         "outer_minimums": _float16(block[..., 2:4]),
     }
 
 
-def _q6_k(block: Bytes) -> Parts:
-    low = block[..., :128].reshape(*block.shape[:-1], 2, 64)
-    low_codes = _nibbles(low).reshape(*block.shape[:-1], SUPER_BLOCK)
-    codes = low_codes | _pairs(block[..., 128:192]) << np.uint8(4)
+def _q4_k(block: Bytes) -> Codes:
+    return _nibble_chunks(block[..., 16:144])
+
+
+def _q5_k(block: Bytes) -> Codes:
+    high = block[..., 16:48]
+    bits = high[..., None, :] >> _EIGHT[:, None] & np.uint8(1)
+    return _nibble_chunks(block[..., 48:176]) | bits.reshape(*high.shape[:-1], 256) << np.uint8(4)
+
+
+def _q6_k_scales(block: Bytes) -> Parts:
     return {
         "scales": np.ascontiguousarray(block[..., 192:208]).view(np.int8),
-        "codes": _signed(codes, 32),
         "outer": _float16(block[..., 208:210]),
     }
 
 
-def _iq4_xs(block: Bytes) -> Parts:
+def _q6_k(block: Bytes) -> Codes:
+    low = block[..., :128].reshape(*block.shape[:-1], 2, 64)
+    low_codes = _nibbles(low).reshape(*block.shape[:-1], SUPER_BLOCK)
+    return _signed(low_codes | _pairs(block[..., 128:192]) << np.uint8(4), 32)
+
+
+def _iq4_xs_scales(block: Bytes) -> Parts:
     low = block[..., 4:8, None] >> _LOW_HIGH & np.uint8(15)
     high = block[..., 2:4, None] >> _TWO_BITS & np.uint8(3)
     scales = low.reshape(*block.shape[:-1], 8) | high.reshape(*block.shape[:-1], 8) << np.uint8(4)
+    return {"scales": _signed(scales, 32), "outer": _float16(block[..., :2])}
+
+
+def _iq4_xs(block: Bytes) -> Codes:
     chunks = block[..., 8:].reshape(*block.shape[:-1], 8, 16)
-    return {
-        "scales": _signed(scales, 32),
-        "codes": _nibbles(chunks).reshape(*block.shape[:-1], SUPER_BLOCK),
-        "outer": _float16(block[..., :2]),
-    }
+    return _nibbles(chunks).reshape(*block.shape[:-1], SUPER_BLOCK)
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -222,8 +267,8 @@ def _integers(
     bits: int,
     columns: int,
     block_bytes: int,
-    split: Callable[[Bytes], Parts],
-    minimum: bool = False,
+    scales: Callable[[Bytes], Parts],
+    codes: Callable[[Bytes], Codes],
 ) -> BlockType:
     """A type of whole numbers: one scale for 32 in float16, or two levels of them for 256."""
     is_super = name.endswith("_K")
@@ -237,29 +282,36 @@ def _integers(
         scale="integer" if is_super else "float16",
         outer="float16" if is_super else None,
         stored_bits=8 * block_bytes / length,
-        zero="minimum" if minimum else "none",
+        zero="minimum" if scales in (_scale_and_bias, _q2_k_scales, _two_levels) else "none",
     )
-    return BlockType(format, length, block_bytes, split)
+    return BlockType(format, length, block_bytes, scales, codes)
 
 
-def _table(format: WeightFormat, block_bytes: int, split: Callable[[Bytes], Parts]) -> BlockType:
-    return BlockType(format, round(8 * block_bytes / format.stored_bits), block_bytes, split)
+def _table(
+    format: WeightFormat,
+    block_bytes: int,
+    scales: Callable[[Bytes], Parts],
+    codes: Callable[[Bytes], Codes],
+) -> BlockType:
+    length = round(8 * block_bytes / format.stored_bits)
+    return BlockType(format, length, block_bytes, scales, codes)
 
 
 _ALL = (
-    _integers("Q4_0", 4, 32, 18, _q4_0),
-    _integers("Q4_1", 4, 32, 20, _q4_1, minimum=True),
-    _integers("Q5_0", 5, 32, 22, _q5_0),
-    _integers("Q5_1", 5, 32, 24, _q5_1, minimum=True),
-    _integers("Q8_0", 8, 32, 34, _q8_0),
-    _integers("Q2_K", 2, 16, 84, _q2_k, minimum=True),
-    _integers("Q3_K", 3, 16, 110, _q3_k),
-    _integers("Q4_K", 4, 32, 144, _q4_k, minimum=True),
-    _integers("Q5_K", 5, 32, 176, _q5_k, minimum=True),
-    _integers("Q6_K", 6, 16, 210, _q6_k),
+    _integers("Q4_0", 4, 32, 18, _scale, _q4_0),
+    _integers("Q4_1", 4, 32, 20, _scale_and_bias, _q4_1),
+    _integers("Q5_0", 5, 32, 22, _scale, _q5_0),
+    _integers("Q5_1", 5, 32, 24, _scale_and_bias, _q5_1),
+    _integers("Q8_0", 8, 32, 34, _scale, _q8_0),
+    _integers("Q2_K", 2, 16, 84, _q2_k_scales, _q2_k),
+    _integers("Q3_K", 3, 16, 110, _q3_k_scales, _q3_k),
+    _integers("Q4_K", 4, 32, 144, _two_levels, _q4_k),
+    _integers("Q5_K", 5, 32, 176, _two_levels, _q5_k),
+    _integers("Q6_K", 6, 16, 210, _q6_k_scales, _q6_k),
     _table(
         WeightFormat("IQ4_NL", "table", 4, 1, 32, "float16", 4.5, table=tuple(map(float, IQ4))),
         18,
+        _scale,
         _iq4_nl,
     ),
     _table(
@@ -275,9 +327,12 @@ _ALL = (
             table=tuple(map(float, IQ4)),
         ),
         136,
+        _iq4_xs_scales,
         _iq4_xs,
     ),
-    _table(WeightFormat("MXFP4", "table", 4, 1, 32, "e8m0", 4.25, table=E2M1), 17, _mxfp4),
+    _table(
+        WeightFormat("MXFP4", "table", 4, 1, 32, "e8m0", 4.25, table=E2M1), 17, _exponent, _mxfp4
+    ),
 )
 
 BLOCK_TYPES: Mapping[str, BlockType] = {each.format.name: each for each in _ALL}

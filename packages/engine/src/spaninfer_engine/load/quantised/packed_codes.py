@@ -7,7 +7,7 @@ instead of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,16 @@ class PackedCodes:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        """Return some of the codes, unpacked."""
-        some: NDArray[Any] = np.asarray(self)[index]
+        """Return some of the codes, unpacked; of a slice of rows, (..., rows, :), no others are."""
+        rows = index[-2] if isinstance(index, tuple) else index
+        if not isinstance(rows, slice):
+            return np.asarray(self)[index]  # type: ignore[no-any-return]
+        start, stop, _ = rows.indices(len(self))
+        each = self.per_word if self.is_turned else 1  # rows of a word
+        taken = slice(start // each, -(-stop // each))
+        words = self.words[:, taken] if self.is_down != self.is_turned else self.words[taken]
+        first = taken.start * each
+        some: NDArray[Any] = np.asarray(replace(self, words=words))[start - first : stop - first]
         return some
 
     def __array__(
