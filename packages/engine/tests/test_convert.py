@@ -12,13 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf_model import write_gguf
 from ml_dtypes import bfloat16
+from published import METHODS
+from published import write_model as write_published
 from random_llama import write_model
 from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.backends.cpu.packing_error import SAMPLED_PANELS
 from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import CheckpointError, ConfigError
+from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.packed import PACKED_FILE, open_packed
 from spaninfer_engine.load.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
@@ -26,6 +30,7 @@ from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.packed_weights import PackedWeights
 from spaninfer_kernels_cpu import Format, Layout, Packed, unpack
 
+SHORT = [[5, 31, 77, 40], [1, 2]]  # of models with few tokens
 PROMPTS = [[5, 900, 31, 4000, 77], [1, 2]]
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=2)
 
@@ -47,10 +52,10 @@ def int8(model: Path) -> Path:
     return convert(model, model.parent / "int8", quantize="int8")
 
 
-def answers(folder: Path, **options: Any) -> list[Any]:
+def answers(folder: Path, prompts: list[list[int]] = PROMPTS, **options: Any) -> list[Any]:
     """Return tokens and log-probabilities of answers to the prompts."""
     with Engine(folder, memory=1 << 22, **options) as engine:
-        made = engine.generate(PROMPTS, SAMPLING)
+        made = engine.generate(prompts, SAMPLING)
     return [(each.token_ids, each.logprobs) for each in made]
 
 
@@ -75,6 +80,45 @@ def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
 
     assert answers(out) == answers(model, backend="cpu", **codes)
     assert answers(out, backend="cpu", device="cpu", **codes) == answers(out)
+
+
+@pytest.mark.parametrize(
+    ("types", "codes"),
+    [
+        ({"attn_v": "Q6_K", "output": "Q6_K", "": "Q4_K"}, {}),
+        ({"token_embd": "Q6_K", "": "IQ4_XS"}, {}),
+        ({"": "Q4_0"}, {"quantize": "int8"}),
+    ],
+    ids=["Q4_K and Q6_K", "IQ4_XS", "Q4_0 to int8"],
+)
+def test_a_gguf_file_becomes_a_folder_of_the_same_answers_and_the_same_text(
+    tmp_path: Path, types: dict[str, str], codes: dict[str, Any]
+):
+    file = write_gguf(tmp_path / "model.gguf", types)
+    with open_checkpoint(file) as checkpoint:
+        text = checkpoint.tokenizer, checkpoint.chat_template, checkpoint.special_tokens
+        config = dict(checkpoint.config)
+    expected = answers(file, SHORT, backend="cpu", **codes)
+
+    out = convert(file, tmp_path / "out", **codes)
+
+    file.unlink()
+    with open_checkpoint(out) as checkpoint:
+        assert dict(checkpoint.config) == config
+        assert (checkpoint.tokenizer, checkpoint.chat_template, checkpoint.special_tokens) == text
+    assert answers(out, SHORT) == expected
+    (out / "chat_template.jinja").write_text("mine")
+    with open_checkpoint(out) as checkpoint:
+        assert checkpoint.chat_template == "mine"
+
+
+@pytest.mark.parametrize("name", ["GPTQ", "AWQ", "W8A8", "MXFP4", "NF4", "FP8 blocks"])
+def test_codes_of_a_published_checkpoint_stay_as_they_are(tmp_path: Path, name: str):
+    folder = write_published(tmp_path / "published", lambda _: METHODS[name], dtype="float32")
+
+    out = convert(folder, tmp_path / "out")
+
+    assert answers(out, SHORT) == answers(folder, SHORT, backend="cpu")
 
 
 @pytest.mark.parametrize("quantize", ["int4", "int3.5", "w8a16"])
@@ -243,11 +287,11 @@ def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
     assert (used / "notes").read_text() == "mine"
 
 
-def test_files_and_converted_folders_are_not_converted(int8: Path, tmp_path: Path):
-    (tmp_path / "model.gguf").touch()
+def test_bare_weights_and_converted_folders_are_not_converted(int8: Path, tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(16))
 
-    with pytest.raises(ConfigError, match=r"only Hugging Face folders and llama2.c \.bin"):
-        convert(tmp_path / "model.gguf", tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds weights only; give its folder"):
+        convert(tmp_path / "model.safetensors", tmp_path / "out")
     with pytest.raises(ConfigError, match="is already converted; use the checkpoint"):
         convert(int8, tmp_path / "out")
 

@@ -15,7 +15,7 @@ from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.hub_cache import whole_path
 from spaninfer_engine.load.llama2c_pieces import find_pieces
-from spaninfer_engine.load.packed import PACKED_FILE, PackedReader, describe_tensors
+from spaninfer_engine.load.packed import PACKED_FILE, TEXT_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
 from spaninfer_engine.load.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
@@ -26,6 +26,7 @@ from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import locate, open_on_cpu
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.weight_formats import formats_of
 
 Report: TypeAlias = Callable[[TensorError], None]
 
@@ -44,11 +45,11 @@ def convert(
     progress: Progress = silent,
     report: Report | None = None,
 ) -> Path:
-    """Pack the weights of a Hugging Face folder or a llama2.c file into the folder `out`.
+    """Pack the weights of a Hugging Face folder, a GGUF or a llama2.c file into the folder `out`.
 
-    Without `quantize`, weights of matmuls keep the numbers that they are stored in. `out` is new
-    or empty, and is there only when it is whole; it is returned, resolved. Packed weights lie in
-    memory until all are written. `report` is called with what quantising changed of each
+    Without `quantize`, weights of matmuls keep the numbers or codes that they are stored in. `out`
+    is new or empty, and is there only when it is whole; it is returned, resolved. Packed weights
+    lie in memory until all are written. `report` is called with what quantising changed of each
     tensor. Raises ConfigError for what was asked, and where `out` cannot be written; for what is
     on disk CheckpointError.
     """
@@ -58,10 +59,6 @@ def convert(
     out = whole_path(out).resolve()
     _refuse_used(out)
     path, _ = locate(model)
-    if not path.is_dir() and path.suffix.lower() != ".bin":
-        raise ConfigError(
-            f"{path}: only Hugging Face folders and llama2.c .bin files are converted"
-        )
     with open_checkpoint(path) as checkpoint:
         if isinstance(checkpoint.reader, PackedReader):
             raise ConfigError(f"{path} is already converted; {WAY_OUT}")
@@ -105,21 +102,26 @@ def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packin
     from spaninfer_engine.startup.packed_weights import write_weights
 
     tensors = describe_tensors(checkpoint.reader)
-    write_weights(folder / PACKED_FILE, weights, packing, tensors)
-    if not checkpoint.path.is_dir():
-        (folder / "config.json").write_text(json.dumps(dict(checkpoint.config), indent=2))
-    for file in _beside(checkpoint):
-        shutil.copyfile(file, folder / file.name)
+    formats = formats_of(checkpoint.reader)
+    write_weights(folder / PACKED_FILE, weights, packing, tensors, formats)
+    if checkpoint.path.is_dir():
+        return _copy_beside(checkpoint.path, folder)
+    (folder / "config.json").write_text(json.dumps(dict(checkpoint.config), indent=2))
+    if checkpoint.path.suffix.lower() == ".gguf":
+        from spaninfer_engine.load.gguf_text import write_text
+
+        return write_text(checkpoint.path, folder / TEXT_FILE)
+    pieces = find_pieces(checkpoint.path.parent, checkpoint.config["vocab_size"])
+    if pieces is not None:
+        shutil.copyfile(pieces, folder / pieces.name)
 
 
-def _beside(checkpoint: Checkpoint) -> list[Path]:
-    """Return the files beside the weights that go along."""
-    if not checkpoint.path.is_dir():
-        pieces = find_pieces(checkpoint.path.parent, checkpoint.config["vocab_size"])
-        return [] if pieces is None else [pieces]
-    index = ".safetensors.index.json"
-    files = (file for file in sorted(checkpoint.path.iterdir()) if file.suffix in COPIED)
-    return [file for file in files if file.is_file() and not file.name.endswith(index)]
+def _copy_beside(source: Path, folder: Path) -> None:
+    """Copy the files beside the weights that go along."""
+    for file in sorted(source.iterdir()):
+        is_index = file.name.endswith(".safetensors.index.json")
+        if file.suffix in COPIED and file.is_file() and not is_index:
+            shutil.copyfile(file, folder / file.name)
 
 
 def _refuse_used(out: Path) -> None:

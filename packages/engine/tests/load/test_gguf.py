@@ -104,8 +104,8 @@ def test_a_llama_comes_out_under_hugging_face_names_and_row_order(file):
     assert opened.config["vocab_size"] == 300
     assert opened.config["tie_word_embeddings"] is True
     assert opened.config["eos_token_id"] == [2]
-    assert opened.chat_template == "{{ messages }}"
-    assert opened.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert opened.text.chat_template == "{{ messages }}"
+    assert opened.text.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def test_a_stack_of_quantised_experts_is_read_expert_by_expert(file):
@@ -319,7 +319,7 @@ def test_padding_pieces_are_not_unknown_pieces(file):
     file.writer.kv_data[-1]["tokenizer.ggml.token_type"].value = types
     file.writer.add_unk_token_id(0)
 
-    read = open_gguf(file.close()).vocabulary
+    read = open_gguf(file.close()).text.vocabulary
 
     assert read.kind is VocabularyKind.SENTENCEPIECE_BPE
     assert (read.types[0], read.types[-1]) == (PieceType.UNKNOWN, PieceType.UNUSED)

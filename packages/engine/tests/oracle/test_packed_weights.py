@@ -35,7 +35,7 @@ def test_a_file_holds_what_steps_use_bit_by_bit(
 
     bind_packed(program, ops, keep)
     tensors = describe_tensors(reader)
-    write_weights(tmp_path / PACKED_FILE, kept, Packing("int4", 32), tensors)
+    write_weights(tmp_path / PACKED_FILE, kept, Packing("int4", 32), tensors, {})
     with open_packed(tmp_path / PACKED_FILE) as packed:
         weights = PackedWeights(packed)
 

@@ -6,8 +6,7 @@ import pytest
 from shared_data import shared_data
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.gguf import open_container, read_vocabulary
-from spaninfer_engine.load.gguf_metadata import Metadata
+from spaninfer_engine.load.gguf_text import open_text
 from spaninfer_engine.text import open_tokenizer
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.spm import as_model
@@ -259,9 +258,7 @@ def test_pieces_in_a_container_cut_text_as_the_model_file_they_came_from(name):
 @pytest.mark.parametrize("name", ["gpt-2", "phi-3"])
 def test_real_vocabularies_of_gguf_cut_the_published_texts_into_the_published_ids(name):
     path = shared_data("gguf_vocab", f"ggml-vocab-{name}.gguf")
-    _, values = open_container(path)
-    metadata = Metadata(str(path), values)
-    tokenizer = open_tokenizer(read_vocabulary(metadata))
+    tokenizer = open_tokenizer(open_text(path).vocabulary)
     texts = path.with_name(path.name + ".inp").read_text("utf-8").split("\n__ggml_vocab_test__\n")
     ids = path.with_name(path.name + ".out").read_text().split("\n")
 

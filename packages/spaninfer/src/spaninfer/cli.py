@@ -292,7 +292,8 @@ def fit(
 @app.command()
 def convert(
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face folder, a llama2.c .bin file, or a bundled model.")
+        str,
+        typer.Argument(help="A Hugging Face folder, a GGUF or llama2.c file, or a bundled model."),
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write: new, or empty.")],
     *,

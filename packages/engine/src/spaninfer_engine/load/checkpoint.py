@@ -14,7 +14,7 @@ from spaninfer_engine.load.generation import end_ids, sampling_defaults
 from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.llama2c import open_llama2c
 from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
-from spaninfer_engine.load.packed import PackedReader
+from spaninfer_engine.load.packed import TEXT_FILE, PackedReader
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.load.wrong_kind import refuse_stand_ins
 from spaninfer_engine.resource import Resource
@@ -101,10 +101,7 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
 
 def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
     config, generation_config, reader = open_folder(path, with_weights=with_weights)
-    template, special_tokens = read_template(path)
-    tokenizer: TokenizerSource | None = find_tokenizer(path)
-    if tokenizer is None and isinstance(reader, PackedReader) and "vocab_size" in config:
-        tokenizer = _llama2c_tokenizer(path, config["vocab_size"])  # converted from such a file
+    tokenizer, template, special_tokens = _text_of(path, config, reader)
     return Checkpoint(
         path,
         model_name(path),
@@ -117,6 +114,28 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
     )
 
 
+def _text_of(
+    path: Path, config: Mapping[str, Any], reader: WeightReader
+) -> tuple[TokenizerSource | None, str | Mapping[str, str] | None, Mapping[str, str]]:
+    """Return tokenizer, chat template and special tokens of a folder.
+
+    Those of the file that a folder was converted from, where that had them within.
+    """
+    template, special_tokens = read_template(path)
+    tokenizer: TokenizerSource | None = find_tokenizer(path)
+    if tokenizer is not None or not isinstance(reader, PackedReader):
+        return tokenizer, template, special_tokens
+    if (file := path / TEXT_FILE).is_file():
+        from spaninfer_engine.load.gguf_text import open_text
+
+        text = open_text(file)
+        template = text.chat_template if template is None else template
+        return text.vocabulary, template, text.special_tokens
+    if "vocab_size" in config:
+        tokenizer = _llama2c_tokenizer(path, config["vocab_size"])
+    return tokenizer, template, special_tokens
+
+
 def _from_gguf(path: Path) -> Checkpoint:
     from spaninfer_engine.load.gguf import open_gguf  # what reads such files takes 0.1 s to import
 
@@ -127,9 +146,9 @@ def _from_gguf(path: Path) -> Checkpoint:
         file.config,
         {},
         file.reader,
-        file.vocabulary,
-        file.chat_template,
-        file.special_tokens,
+        file.text.vocabulary,
+        file.text.chat_template,
+        file.text.special_tokens,
     )
 
 

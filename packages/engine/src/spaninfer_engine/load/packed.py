@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.dtype import SAFETENSORS
@@ -23,7 +24,8 @@ from spaninfer_engine.load.safetensors import read_metadata, read_safetensors, w
 from spaninfer_engine.resource import Resource
 
 PACKED_FILE = "packed.safetensors"
-VERSION = "1"
+TEXT_FILE = "vocab.gguf"  # tokenizer and template of the GGUF file that was packed
+VERSION = "2"
 AGAIN = "convert the original checkpoint again"
 
 
@@ -34,12 +36,14 @@ class Contents:
     layout    names the order of numbers in packed arrays
     forms     by the name of a packed array, what its backend needs to know to read it
     tensors   by name, number format (as safetensors calls it) and shape of what was packed
+    formats   by name, those of tensors that were stored as codes: they decide what is joined
     """
 
     layout: str
     packing: Packing
     forms: Mapping[str, Any]
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    formats: Mapping[str, WeightFormat]
 
 
 class PackedReader(Resource):
@@ -104,8 +108,26 @@ def write_packed(path: Path, arrays: Mapping[str, np.ndarray], contents: Content
             "packing": json.dumps([contents.packing.quantize, contents.packing.group]),
             "forms": json.dumps(dict(contents.forms)),
             "tensors": json.dumps(dict(contents.tensors)),
+            "formats": json.dumps(_by_format(contents.formats)),
         },
     )
+
+
+def _by_format(formats: Mapping[str, WeightFormat]) -> list[tuple[dict[str, Any], list[str]]]:
+    """Return every format once, with the names of its tensors."""
+    names: dict[WeightFormat, list[str]] = {}
+    for name, format in formats.items():
+        names.setdefault(format, []).append(name)
+    return [(asdict(format), each) for format, each in names.items()]
+
+
+def _by_name(by_format: list[tuple[dict[str, Any], list[str]]]) -> dict[str, WeightFormat]:
+    formats = dict[str, WeightFormat]()
+    for fields, names in by_format:
+        table = fields["table"]
+        format = WeightFormat(**fields | {"table": None if table is None else tuple(table)})
+        formats |= dict.fromkeys(names, format)
+    return formats
 
 
 def open_packed(path: Path) -> PackedReader:
@@ -123,7 +145,9 @@ def open_packed(path: Path) -> PackedReader:
             for name, (code, shape) in json.loads(metadata["tensors"]).items()
         }
         forms = dict(json.loads(metadata["forms"]))
-        contents = Contents(metadata["layout"], Packing(quantize, group), forms, tensors)
+        formats = _by_name(json.loads(metadata["formats"]))
+        packing = Packing(quantize, group)
+        contents = Contents(metadata["layout"], packing, forms, tensors, formats)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise CheckpointError(f"{path}: the metadata are damaged: {broken!r}; {AGAIN}") from broken
     return PackedReader(path, contents, read_safetensors(path))

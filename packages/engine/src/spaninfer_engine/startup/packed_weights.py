@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from spaninfer_kernels_cpu import LAYOUT, Codes, Format, InnerScales, KernelError, Layout, Packed
+from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
 from spaninfer_engine.errors import CheckpointError
@@ -34,9 +35,11 @@ def write_weights(
     weights: Mapping[str, Weight],
     packing: Packing,
     tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+    formats: Mapping[str, WeightFormat],
 ) -> None:
-    """Write weights by name, with the tensors that they were made of. OSError as writing does.
+    """Write weights by name, with the tensors that they were made of, and the formats of these.
 
+    OSError as writing raises it.
     Panels come first: they are multiples of a cache line, so every one begins with a line; then
     arrays by the size of their numbers, so each is aligned. All can be used where they are mapped.
     """
@@ -45,7 +48,7 @@ def write_weights(
     arrays = {name: each.panels for name, each in panels.items()}
     arrays |= dict(sorted(rest.items(), key=lambda item: -item[1].itemsize))
     forms = {name: _form(each) for name, each in panels.items()}
-    write_packed(path, arrays, Contents(LAYOUT, packing, forms, tensors))
+    write_packed(path, arrays, Contents(LAYOUT, packing, forms, tensors, formats))
 
 
 class PackedWeights:

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.config import Decision
+from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.reader import WeightReader
 from spaninfer_engine.program.packer import PackedUse
 
 
 def formats_of(reader: WeightReader) -> dict[str, WeightFormat]:
     """Return the formats of the weights that a checkpoint holds quantised, by name."""
+    if isinstance(reader, PackedReader):
+        return dict(reader.contents.formats)
     found = {name: reader.quantized(name) for name in reader.names}
     return {name: entry.format for name, entry in found.items() if entry is not None}
 
