@@ -22,10 +22,14 @@ PROGRAM = """
 import os, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
-from spaninfer import cli
-from spaninfer.__main__ import run
+from spaninfer_serving import end_with
 
 trouble, told, control, *arguments = sys.argv[1:]
+if control:
+    end_with(int(control))
+
+from spaninfer import cli
+from spaninfer.__main__ import run
 
 class Troubled:
     def __init__(self, runner):

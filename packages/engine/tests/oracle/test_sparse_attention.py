@@ -205,7 +205,7 @@ def test_backend_cuda_is_as_near_with_blocks_of_fp8_as_with_their_numbers(
 
 
 def test_four_bits_are_refused_by_name(load: Load) -> None:
-    with pytest.raises(Exception, match=r"kv_dtype uint4 .* indexer"):
+    with pytest.raises(Exception, match=r"kv_dtype uint4 is too coarse for .* sparse attention"):
         load(SPARSE).engine(kv_dtype="uint4")
 
 

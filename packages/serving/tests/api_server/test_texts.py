@@ -116,7 +116,7 @@ def test_texts_of_who_has_left_are_not_computed(
     name, engine = model
     if name != "embeds":
         return
-    compute, may_go_on, begun, computed = engine.rows_of, Event(), Event(), []
+    compute, may_go_on, begun, computed = engine.rows_and_errors, Event(), Event(), []
 
     def held(texts: Any) -> Any:
         begun.set()
@@ -124,7 +124,7 @@ def test_texts_of_who_has_left_are_not_computed(
         computed.append(len(texts))
         return compute(texts)
 
-    monkeypatch.setattr(engine, "rows_of", held)
+    monkeypatch.setattr(engine, "rows_and_errors", held)
     batcher = several.servers._batcher
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, several.address, "/v1/embeddings", {"input": "fox"})

@@ -57,7 +57,7 @@ def test_what_was_written_is_read(tmp_path):
         ("\n \n", "a.jsonl holds no records"),
         ("{", "line 1 is not JSON"),
         ('{"a": 1}', "line 1 is not a record"),
-        ("[]", "no record"),
+        ("[]", "line 1 is not a record"),
         (json.dumps({**RECORD, "median": "3"}), "expected benchmark and unit, and the numbers"),
         (json.dumps({name: RECORD[name] for name in RECORD if name != "most"}), "median, least"),
         ("\udcff", "not text"),

@@ -29,14 +29,20 @@ def _cache(size: int, value_size: int, seed: int) -> SpanCache[Any]:
     return SpanCache(keys, keys[..., :value_size], keys)
 
 
-class _NoKernels:
-    """Kernels for none of these sizes."""
+class _NoAttentionKernels:
+    """Attention kernels for none of these sizes."""
 
     def has_selection(self, _layout: object, _heads: int) -> bool:
         return False
 
     def has_selected(self, _layout: object) -> bool:
         return False
+
+
+class _NoKernels:
+    """Kernels of CUDA that lack those of attention."""
+
+    attention = _NoAttentionKernels()
 
 
 def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
