@@ -105,13 +105,13 @@ def test_every_head_adds_its_bias_for_how_far_apart_tokens_are(
     ops, total = backend.make(), sum(LENGTHS)
     query = _random(total, 4, 16)
     key, value = (_random(total, 2, 16, seed=seed) for seed in (1, 2))
-    biases = 2 * _random(4, 2 * reach + 1, seed=3)
+    biases = (2 * _random(4, 2 * reach + 1, seed=3)).astype(np.float32)
 
     actual = ops.attend_ragged(
         _step(ops),
         *(backend.put(ops, array) for array in (query, key, value)),
         scale=0.25,
-        position_bias=backend.put(ops, biases),
+        position_bias=ops.pack([biases], ops.layout("attend_ragged", "position_bias")),
         **scores,
     )
 

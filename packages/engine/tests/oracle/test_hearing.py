@@ -7,6 +7,7 @@ import wave
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from asked_parts import user
 from hearing import AUDIO, SAMPLE_RATE, heard_inputs, save_hearing, sound
 from oracle import Oracle
+from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine
 from whole_models import (
     assert_told_as_by,
@@ -73,6 +75,21 @@ def test_a_wide_tower_hears_as_exactly_from_sound_to_tokens(backend: str, tmp_pa
     oracle = save_hearing("wide", tmp_path)
 
     assert_heard(tmp_path, oracle, backend, [[user(clip(5.5), "And ", clip(0.31, 4), "?")]])
+
+
+def test_weights_are_found_under_the_names_that_transformers_5_17_saves(
+    tiny: tuple[Path, Oracle], tmp_path: Path
+) -> None:
+    folder, oracle = tiny
+    renamed = copytree(folder, tmp_path / "renamed")
+    file, text = renamed / "model.safetensors", "language_model.model."
+    tensors = {
+        name.replace(f"{text}model.", text).replace(text, f"{text}model."): tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(tensors, file)
+
+    assert_heard(renamed, oracle, "reference", CONVERSATIONS[-1:])
 
 
 def test_a_wave_file_is_heard_as_its_samples(tiny: tuple[Path, Oracle]) -> None:

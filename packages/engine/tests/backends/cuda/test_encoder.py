@@ -169,8 +169,18 @@ def test_texts_are_pooled_as_they_are_alone_in_float32(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["wide bert", "wide modernbert", "wide mpnet", "odd mpnet"])
-def test_a_text_has_one_vector_whatever_is_computed_beside_it(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        *(("wide bert", 2**-7), ("wide modernbert", 2**-7), ("wide mpnet", 2**-7)),
+        # cuBLAS multiplies odd sizes, by kernels chosen by the number of rows: 0.03 seen on
+        # an H200, where each of the two is 0.013 (rms) from float32
+        ("odd mpnet", 2**-4),
+    ],
+)
+def test_a_text_has_one_vector_whatever_is_computed_beside_it(
+    name: str, most: float, tmp_path: Path
+) -> None:
     saved(name, tmp_path)
     texts = texts_up_to(FAMILIES[name][1])
 
@@ -178,7 +188,7 @@ def test_a_text_has_one_vector_whatever_is_computed_beside_it(name: str, tmp_pat
         together = vectors_of(runner, texts)
         alone = np.concatenate([vectors_of(runner, [text]) for text in texts])
 
-    assert deviation(together, alone) < 2**-7
+    assert deviation(together, alone) < most
 
 
 @pytest.mark.gpu

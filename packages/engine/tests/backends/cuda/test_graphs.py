@@ -25,9 +25,9 @@ class Body:
         self.count = 0
         self.number = torch.ones((), device="cuda")
 
-    def __call__(self, shape: GraphShape, columns: int) -> torch.Tensor:
+    def __call__(self, shape: GraphShape, columns: int) -> tuple[torch.Tensor]:
         self.count += 1
-        return self.number.repeat(shape.decodes * MIB // 4) + columns
+        return (self.number.repeat(shape.decodes * MIB // 4) + columns,)
 
     def blank(self, shape: GraphShape) -> None:
         """Nothing is written that a step would have to leave alone."""
@@ -102,7 +102,7 @@ def test_memory_that_fails_inside_a_capture_is_no_error_of_the_next_one(body: Bo
 
 
 def test_other_errors_of_a_step_are_raised(body: Body) -> None:
-    def broken(shape: GraphShape, columns: int) -> torch.Tensor:
+    def broken(shape: GraphShape, columns: int) -> tuple[torch.Tensor]:
         raise RuntimeError(f"{shape} {columns}")
 
     with pytest.raises(RuntimeError, match="decodes=3"):
@@ -114,8 +114,9 @@ def test_a_thread_that_has_multiplied_nothing_yet_captures_a_product() -> None:
     rows = torch.ones((300, 512), device="cuda", dtype=torch.bfloat16)
     stream = torch.cuda.Stream()
 
-    def body(shape: GraphShape, _: int) -> torch.Tensor:
-        return rows[: shape.decodes] @ weight if shape.decodes > 64 else rows[: shape.decodes] * 3
+    def body(shape: GraphShape, _: int) -> tuple[torch.Tensor]:
+        some = rows[: shape.decodes]
+        return (some @ weight if shape.decodes > 64 else some * 3,)
 
     def capture(graphs: Graphs, decodes: int) -> list[float]:
         with torch.cuda.stream(stream):
