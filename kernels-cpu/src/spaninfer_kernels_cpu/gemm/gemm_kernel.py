@@ -214,9 +214,9 @@ def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: 
         for row in range(stop - first):
             _write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
         return
-    start = first
+    following, start = _following(job, end), first
     while start < stop:
-        start += _few(tiles, job, start, stop)
+        start += _few(tiles, job, first, start, stop, following)
 
 
 @device_function
@@ -262,7 +262,7 @@ def _multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) 
     while start < stop:
         left = stop - start
         if left <= small or least < left <= 2 * small:
-            start += _few(tiles, job, start, stop)
+            start += _few(tiles, job, first, start, stop, following)
         else:
             _ask_outputs(tiles.large, job, start, stop)
             coming = _coming(job, following, start - first, large, stop - first)
@@ -270,14 +270,20 @@ def _multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) 
 
 
 @device_function
-def _few(tiles: GemmTiles, job: Job, first: int, stop: int) -> int:
-    """Multiply rows from `first` on by a tile for a few; return how many rows it has."""
-    left = stop - first
+def _few(tiles: GemmTiles, job: Job, first: int, start: int, stop: int, following: int) -> int:
+    """Multiply rows from `start` on by a tile for a few; return how many rows it has.
+
+    Of the rows from `first` to `stop`, which take the panel that follows into the L2 cache, unless
+    tiles ask for their own weights. One row alone waits for memory whatever it asks for.
+    """
+    left, small, medium = stop - start, tiles.small.rows, tiles.medium.rows
     if left == 1:
-        return _tile(tiles.one, tiles.activation, job, first, stop, (0, 0))
-    if left <= tiles.small.rows:
-        return _tile(tiles.small, tiles.activation, job, first, stop, (0, 0))
-    return _tile(tiles.medium, tiles.activation, job, first, stop, (0, 0))
+        return _tile(tiles.one, tiles.activation, job, start, stop, (0, 0))
+    if left <= small:
+        coming = _coming(job, following, start - first, small, stop - first)
+        return _tile(tiles.small, tiles.activation, job, start, stop, coming)
+    coming = _coming(job, following, start - first, medium, stop - first)
+    return _tile(tiles.medium, tiles.activation, job, start, stop, coming)
 
 
 @device_function

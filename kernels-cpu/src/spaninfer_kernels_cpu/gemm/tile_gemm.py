@@ -138,13 +138,13 @@ def _multiply_quantised(
     group_bytes = (record_bytes - micro.parameter_bytes) // each
     ends, room = records * row_record, stack(micro.scales_room)
     sums: Tile = zero_tile(micro)
-    at_once = share_of(coming, records)
+    at_once = share_of(coming, records * each)
     for record in range(records):
-        if micro.ahead == 0:  # else nothing is coming but the tile's own weights
-            ask_for_share(coming, record, at_once)
         codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
         expand_scales(micro, scales, block, room)
         for group in range(each):
+            if micro.ahead == 0:  # else nothing is coming but the tile's own weights
+                ask_for_share(coming, record * each + group, at_once)
             row = record * row_record + group * row_group
             row_end = ends + (record * each + group) * ROW_PARAMETER_BYTES
             at = codes + group * group_bytes + block * BLOCK_BYTES
@@ -169,13 +169,13 @@ def _multiply_halves(
     units = micro.record_groups // 2
     ends, room = records * row_record, stack(micro.scales_room)
     sums: Tile = zero_tile(micro)
-    at_once = share_of(coming, records)
+    at_once = share_of(coming, records * units)
     for record in range(records):
-        if micro.ahead == 0:
-            ask_for_share(coming, record, at_once)
         codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
         expand_scales(micro, scales, block, room)
         for unit in range(units):
+            if micro.ahead == 0:
+                ask_for_share(coming, record * units + unit, at_once)
             row = record * row_record + unit * micro.row_bytes
             row_end = ends + 2 * (record * units + unit) * ROW_PARAMETER_BYTES
             at = codes + unit * micro.weight_bytes + block * BLOCK_BYTES
