@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.errors import InvalidSampling, RequestError, shown
+from spaninfer_engine.errors import InvalidSampling, RequestError, as_exception, shown
 from spaninfer_engine.media import PromptMedia
 from spaninfer_engine.structured import StructuredOutput
 
@@ -55,6 +55,14 @@ It is called in the engine's thread, once per token, and must depend on its argu
 """
 
 
+class MaskJob(NamedTuple):
+    """A token mask to compute: of the tokens behind `output_ids`, into a row of a step's masks."""
+
+    matcher: Matcher
+    output_ids: NDArray[np.int32]
+    row: int
+
+
 class Matcher(Protocol):
     """Follows the answer of one sequence through a grammar; keeps what it has seen."""
 
@@ -66,6 +74,21 @@ class Matcher(Protocol):
         be fewer than last time: a sequence that is computed again. Raises InvalidGrammar.
         """
         ...
+
+    @staticmethod
+    def fill_all(
+        jobs: Sequence[MaskJob], bits: NDArray[np.uint8]
+    ) -> list[NDArray[np.uint8] | Exception]:
+        """Return what `fill` returns or raises, for matchers of one class, each with a row of
+        bits [M 4 ceil(V / 32)]: one that fails, also where a library panics, fails alone.
+        """
+        found: list[NDArray[np.uint8] | Exception] = []
+        for matcher, output_ids, row in jobs:
+            try:
+                found.append(matcher.fill(output_ids, bits[row]))
+            except BaseException as error:
+                found.append(as_exception(error))
+        return found
 
 
 class Grammar(Protocol):

@@ -1,16 +1,19 @@
 """Matchers over bytes, against what json and re say of the same texts."""
 
 import json
+import os
 import re
 
 import numpy as np
 import pytest
 from byte_tokenizer import END, PAD, byte_tokenizer
 from spaninfer_engine.errors import InvalidGrammar
+from spaninfer_engine.request import MaskJob
 from spaninfer_engine.structured import StructuredOutput
 
 pytest.importorskip("llguidance")
 
+from spaninfer_engine.grammar import llguidance
 from spaninfer_engine.grammar.compiler import GrammarCompiler
 from spaninfer_engine.grammar.llguidance import token_table
 
@@ -138,6 +141,75 @@ def test_a_token_that_the_grammar_does_not_allow_fails_the_matcher(compiler):
 
     with pytest.raises(InvalidGrammar, match="regex: it failed at token 1"):
         allowed(matcher, b"x")
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Four CPUs, whatever this machine has: masks of several matchers have three threads."""
+    llguidance._executor.cache_clear()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    assert llguidance._executor() is not None
+    yield
+    llguidance._executor.cache_clear()
+
+
+def filled(matchers, answers, bits):
+    """Return the masks that several matchers fill at once, or why one has none."""
+    jobs = [
+        MaskJob(matcher, np.array(list(ids), np.int32), len(matchers) - 1 - place)
+        for place, (matcher, ids) in enumerate(zip(matchers, answers, strict=True))
+    ]
+    return type(matchers[0]).fill_all(jobs, bits)
+
+
+@pytest.mark.usefixtures("threads")
+def test_several_matchers_fill_at_once_what_each_fills_alone(compiler):
+    forms = ({"json_schema": PERSON}, {"regex": "[a-z]{2,5}"}, {"choice": ["yes", "no"]})
+    grammars = [compiler.compile(StructuredOutput(**forms[each % 3])) for each in range(12)]
+    alone, together = (
+        [grammar.matcher((END,), number % 4) for number, grammar in enumerate(grammars)]
+        for _ in range(2)
+    )
+    rng, answers = np.random.default_rng(2), [[] for _ in grammars]
+    bits, row = (
+        np.zeros((14, -(-VOCAB // 32) * 4), np.uint8),
+        np.zeros(-(-VOCAB // 32) * 4, np.uint8),
+    )
+    for step in range(40):
+        found = filled(together, answers, bits)
+        for matcher, ids, mask in zip(alone, answers, found, strict=True):
+            np.testing.assert_array_equal(matcher.fill(np.array(ids, np.int32), row), mask)
+            may = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+            ids.append(int(rng.choice(may)))  # also behind an end: a step is ahead
+        if step % 11 == 10:  # computed again, from a token on
+            for ids in answers:
+                del ids[step % 3 + 1 :]
+
+
+@pytest.mark.usefixtures("threads")
+def test_of_several_matchers_one_fails_alone(compiler):
+    matchers = [compiler.compile(StructuredOutput(regex="ab")).matcher((END,), 0) for _ in range(3)]
+    bits = np.zeros((3, -(-VOCAB // 32) * 4), np.uint8)
+
+    first, failed, last = filled(matchers, [b"a", b"x", b""], bits)
+
+    assert np.flatnonzero(np.unpackbits(first, bitorder="little")).tolist() == [ord("b")]
+    assert np.flatnonzero(np.unpackbits(last, bitorder="little")).tolist() == [ord("a")]
+    assert isinstance(failed, InvalidGrammar)
+    assert "it failed at token 1" in str(failed)
+
+
+@pytest.mark.usefixtures("threads")
+def test_where_computing_several_masks_fails_each_is_computed_alone(compiler):
+    matchers = [compiler.compile(StructuredOutput(regex="ab")).matcher((END,), 0) for _ in range(3)]
+    bits = np.zeros((3, -(-VOCAB // 32) * 4), np.uint8)
+    filled(matchers, [b"", b"", b""], bits)
+
+    masks = filled(matchers, [b"a", [-1], b"a"], bits)  # no token has that number
+
+    assert isinstance(masks.pop(1), Exception)
+    for mask in masks:
+        assert np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist() == [ord("b")]
 
 
 TAG = {"structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}]}

@@ -264,8 +264,17 @@ def test_the_step_behind_a_masked_one_is_launched_before_its_result_is_read(
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
-def test_grammars_are_followed_while_steps_are_launched_ahead(model: Model, padded: bool) -> None:
+@pytest.mark.parametrize("num_cpus", [1, 4])
+def test_grammars_are_followed_while_steps_are_launched_ahead(
+    model: Model, padded: bool, num_cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("llguidance")
+    from spaninfer_engine.grammar.llguidance import _executor
+
+    _executor.cache_clear()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(num_cpus), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: num_cpus)
+    function = SamplingParams(mask=_only_even, max_tokens=15, ignore_eos=True, seed=3)
     forms = ("[a-z]{3,9}", "[0-9]{12}", "(ab|cd)*ef")
     guided = [
         SamplingParams(structured=StructuredOutput(regex=form), seed=number, min_tokens=number, n=2)
@@ -277,8 +286,8 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(model: Model, padd
         words = byte_tokenizer(VOCAB)
         parts = replace(_parts(model, make_runner, 400, 8), tokenizer=words)
         with Engine(parts) as engine:
-            prompts = [prompt(5 + 3 * number) for number in range(4)]
-            return [each.token_ids for each in engine.generate(prompts, [*guided, free])]
+            prompts = [prompt(5 + 3 * number) for number in range(5)]
+            return [each.token_ids for each in engine.generate(prompts, [*guided, free, function])]
 
     made: list[ThreadedDevice] = []
     expected = answers(_one_by_one(model))
@@ -289,6 +298,8 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(model: Model, padd
     for number, text in enumerate(texts[:6]):
         assert re.fullmatch(forms[number // 2], text)
     assert made[0].num_masked > 10
+    assert (_executor() is None) == (num_cpus == 1)
+    _executor.cache_clear()
 
 
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:

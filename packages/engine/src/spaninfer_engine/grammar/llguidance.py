@@ -7,20 +7,33 @@ and writes a bit per token into memory that it is given.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, StructTag, TokenizerWrapper
+from llguidance import (
+    LLExecutor,
+    LLMatcher,
+    LLParserLimits,
+    LLTokenizer,
+    StructTag,
+    TokenizerWrapper,
+)
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
+from spaninfer_engine.request import MaskJob, Matcher
 from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
 
+Bits = NDArray[np.uint8]
+
+MAX_THREADS = 8  # in one thread, 64 masks of 15 µs each take as long as a GPU's step of 0.5B
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
 
@@ -182,48 +195,96 @@ class GuidanceGrammar:
 
     def matcher(self, end_ids: tuple[int, ...], min_tokens: int) -> GuidanceMatcher:
         """Return a matcher at the beginning of an answer; 2 µs."""
-        return GuidanceMatcher(self._kind, self._start.deep_copy(), end_ids, min_tokens)
+        return GuidanceMatcher(self._kind, self._start, end_ids, min_tokens)
 
 
-class GuidanceMatcher:
-    """A Matcher of llguidance's."""
+class GuidanceMatcher(Matcher):
+    """A Matcher of llguidance's, which begins as a copy of `start`."""
 
     def __init__(
-        self, kind: str, matcher: LLMatcher, end_ids: tuple[int, ...], min_tokens: int
+        self, kind: str, start: LLMatcher, end_ids: tuple[int, ...], min_tokens: int
     ) -> None:
-        self._kind, self._matcher = kind, matcher
+        self._kind, self._start, self._matcher = kind, start, start.deep_copy()
         self._end_ids, self._min_tokens = np.array(end_ids, np.int64), min_tokens
         self._num_read = 0
 
-    def fill(self, output_ids: NDArray[np.int32], bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> Bits:
         """Write the allowed tokens; raises InvalidGrammar where following them fails."""
-        matcher, num_tokens = self._matcher, len(output_ids)
-        self._read(output_ids)
-        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        if matcher.is_error():
-            raise InvalidGrammar(self._kind, f"it failed at token {num_tokens}: {_reason(matcher)}")
-        if num_tokens < self._min_tokens:
-            self._ban_ends(bits)
+        token = self._read(output_ids)
+        if token is not None:
+            self._matcher.consume_token(token)
+        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        self._finish(len(output_ids), bits)
         return bits
 
-    def _read(self, output_ids: NDArray[np.int32]) -> None:
-        """Take in the new tokens, or go back to fewer."""
-        num_tokens = len(output_ids)
-        if num_tokens < self._num_read:
-            self._matcher.rollback(self._num_read - num_tokens)
-        elif num_tokens == self._num_read or self._matcher.is_stopped():
-            return  # behind a complete answer there is an end id, which a step ahead may hold
-        else:
-            self._matcher.consume_tokens(output_ids[self._num_read :].tolist())
-        self._num_read = num_tokens
+    @staticmethod
+    def fill_all(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
+        """Do the same for several, by several threads without the interpreter's lock."""
+        executor = _executor()
+        if executor is None or len(jobs) == 1:
+            return Matcher.fill_all(jobs, bits)
+        found: list[Bits | Exception] = []
+        own = [(cast("GuidanceMatcher", each), output_ids) for each, output_ids, _ in jobs]
+        try:
+            read = [(each._matcher, each._read(output_ids)) for each, output_ids in own]
+            executor.consume_token_par([(each, at) for each, at in read if at is not None])
+            asked = [(matcher, job.row) for (matcher, _), job in zip(read, jobs, strict=True)]
+            executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, bits.shape[1], len(bits))
+        except BaseException:  # a panic, of one of them
+            for each, _ in own:
+                each._restart()
+            return Matcher.fill_all(jobs, bits)
+        for (each, output_ids), job in zip(own, jobs, strict=True):
+            try:
+                each._finish(len(output_ids), bits[job.row])
+                found.append(bits[job.row])
+            except InvalidGrammar as error:
+                found.append(error)
+        return found
 
-    def _ban_ends(self, bits: NDArray[np.uint8]) -> None:
+    def _read(self, output_ids: NDArray[np.int32]) -> int | None:
+        """Take in the new tokens but for a single one, which is returned; go back to fewer."""
+        num_tokens, num_read = len(output_ids), self._num_read
+        if num_tokens == num_read:
+            return None
+        if num_tokens < num_read:
+            self._matcher.rollback(num_read - num_tokens)
+        elif self._matcher.is_stopped():
+            return None  # behind a complete answer there is an end id, which a step ahead may hold
+        self._num_read = num_tokens
+        if num_tokens == num_read + 1:
+            return int(output_ids[-1])
+        if num_tokens > num_read:
+            self._matcher.consume_tokens(output_ids[num_read:].tolist())
+        return None
+
+    def _finish(self, num_tokens: int, bits: Bits) -> None:
+        """Look at what was computed behind so many tokens; raises InvalidGrammar."""
+        if self._matcher.is_error():
+            reason = _reason(self._matcher)
+            raise InvalidGrammar(self._kind, f"it failed at token {num_tokens}: {reason}")
+        if num_tokens < self._min_tokens:
+            self._ban_ends(bits)
+
+    def _restart(self) -> None:
+        """Forget what was read."""
+        self._matcher, self._num_read = self._start.deep_copy(), 0
+
+    def _ban_ends(self, bits: Bits) -> None:
         """Ban the end ids, unless nothing else is possible: the answer is complete."""
         kept = bits.copy()
         ends, places = self._end_ids // 8, (1 << self._end_ids % 8).astype(np.uint8)
         np.bitwise_and.at(kept, ends, ~places)
         if kept.any():
             bits[:] = kept
+
+
+@lru_cache
+def _executor() -> LLExecutor | None:
+    """Return threads for masks, one CPU being left for the engine's; None where that leaves one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    num_threads = min((usable or 1) - 1, MAX_THREADS)
+    return LLExecutor(num_threads) if num_threads > 1 else None
 
 
 def _reason(matcher: LLMatcher) -> str:

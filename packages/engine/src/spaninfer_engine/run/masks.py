@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -9,14 +10,14 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidMask
 from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import Matcher, TokenMask
+from spaninfer_engine.request import MaskJob, Matcher, TokenMask
 
 Bools = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
 Allowed = NDArray[np.bool_ | np.uint8]
 
 
-class _FunctionMask:
+class _FunctionMask(Matcher):
     """The mask of a caller's function, which looks at all tokens anew.
 
     A read-only array is packed once, however often it is returned, and by however many sequences.
@@ -87,6 +88,18 @@ def mask_of(sequence: NewSequence, vocab: int) -> Matcher | None:
     if sequence.grammar is not None:
         return sequence.grammar.matcher(sequence.end_ids, sampling.min_tokens)
     return None if sampling.mask is None else _FunctionMask(sampling.mask, vocab)
+
+
+def fill_masks(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
+    """Return the mask of each job, or why it has none; those of one class are filled together."""
+    kinds = {type(job.matcher) for job in jobs}
+    if len(kinds) == 1:
+        return kinds.pop().fill_all(jobs, bits)
+    found = dict[int, Bits | Exception]()
+    for kind in kinds:
+        own = [job for job in jobs if type(job.matcher) is kind]
+        found |= zip((job.row for job in own), kind.fill_all(own, bits), strict=True)
+    return [found[job.row] for job in jobs]
 
 
 def allowed_by(mask: Matcher, output_ids: NDArray[np.int32], vocab: int) -> Bools:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Protocol
 
 import numpy as np
@@ -23,11 +24,11 @@ from spaninfer_op_reference import NoToken as NoTokenInRow
 from spaninfer_engine.errors import NoMemory, NoToken, as_exception
 from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
-from spaninfer_engine.request import Matcher, SamplingParams
+from spaninfer_engine.request import MaskJob, Matcher, SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run import device_logprobs
 from spaninfer_engine.run.in_flight import InFlight, Outcome
-from spaninfer_engine.run.masks import all_tokens, mask_of
+from spaninfer_engine.run.masks import all_tokens, fill_masks, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
     Bytes,
@@ -91,7 +92,7 @@ class Runner(Resource):
     ) -> None:
         self._device, self._sequences, self._sampler = device, sequences, sampler
         self._vocab = vocab
-        self._masks: dict[int, Matcher] = {}  # of sequences that the device samples
+        self._masks: dict[int, tuple[Matcher, int]] = {}  # and prompt_len, where the device samples
         self._mask_bits = all_tokens(0, vocab)  # fresh memory takes 0.2 ms of 64 rows to map
         self._failed: set[int] = set()  # sequences that failed and have not left yet
         self._unfit: dict[int, Exception] = {}  # sequences whose parameters cannot be followed
@@ -220,7 +221,7 @@ class Runner(Resource):
         if is_on_host:
             return
         if (mask := mask_of(sequence, self._vocab)) is not None:
-            self._masks[sequence.seq_id] = mask
+            self._masks[sequence.seq_id] = mask, len(sequence.token_ids)
         if sequence.sampling.logprobs is not None:
             self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
 
@@ -255,30 +256,31 @@ class Runner(Resource):
 
         The forward pass of the step runs meanwhile: it was launched without them.
         """
-        batch, sequences = step.batch, self._sequences
         if not step.awaits_masks:
             return
+        batch, known, failed = step.batch, self._sequences, self._failed
         slices = np.flatnonzero(batch.masked)
-        ids = batch.seq_ids  # one that failed has no token to wait for
-        known = [i for i in slices.tolist() if self._knows(ids[i]) and ids[i] not in self._failed]
-        rows = sequences.rows([ids[i] for i in known])
-        if (sequences.num_known[rows] < batch.stops[known]).any():
+        rows, stops = batch.table_rows[slices], batch.stops[slices]
+        late = known.num_known[rows] < stops
+        masked = [batch.seq_ids[index] for index in slices.tolist()]
+        if late.any() and not failed.issuperset(compress(masked, late.tolist())):
             return
-        whole = sequences.known([ids[i] for i in known], batch.stops[known].tolist())
-        tokens = dict(zip(known, whole, strict=True))
-        if len(self._mask_bits) < len(slices):
-            self._mask_bits = all_tokens(len(slices), self._vocab)
-        allowed = list(self._mask_bits[: len(slices)])
-        for row, index in enumerate(slices.tolist()):
-            if index not in tokens:
-                allowed[row][:] = 0xFF
+        if len(self._mask_bits) < len(masked):
+            self._mask_bits = all_tokens(len(masked), self._vocab)
+        bits, jobs, allowed = self._mask_bits, list[MaskJob](), [*self._mask_bits[: len(masked)]]
+        for place, (seq_id, row, stop) in enumerate(
+            zip(masked, rows.tolist(), stops.tolist(), strict=True)
+        ):
+            if seq_id in failed:  # it has no token to wait for
+                bits[place] = 0xFF
                 continue
-            prompt_len = len(sequences.by_id[ids[index]].token_ids)
-            try:
-                output_ids = tokens[index][prompt_len:]
-                allowed[row] = self._masks[ids[index]].fill(output_ids, allowed[row])
-            except BaseException as error:  # the sequence fails alone, also where a library panics
-                step.mask_errors[index] = as_exception(error)
+            matcher, prompt_len = self._masks[seq_id]
+            jobs.append(MaskJob(matcher, known.tokens[row, prompt_len:stop], place))
+        for job, filled in zip(jobs, fill_masks(jobs, bits), strict=True):
+            if isinstance(filled, Exception):  # the sequence fails alone
+                step.mask_errors[int(slices[job.row])] = filled
+            else:
+                allowed[job.row] = filled
         step.launched.sample(TokenMasks(slices.astype(np.int32), allowed))
         step.awaits_masks = False
 
