@@ -23,16 +23,16 @@ from spaninfer_engine.backends.cuda.quantised import format_of_packing
 from spaninfer_engine.backends.cuda.scaled import codes_of_packing
 from spaninfer_engine.backends.cuda.start import CudaStart
 from spaninfer_engine.backends.grid_weights import grid_of_packing
+from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import Quantize, QuantizeGroup
-from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.packing import packing_of
-from spaninfer_engine.logits import logits_by
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import resolve_decoder, silent
 from spaninfer_engine.startup.limits import SPAN_LEN
+from spaninfer_engine.tools.logits import logits_by
 from weight_divergence import Array, as_log_probabilities, figures, log_probabilities
 
 Head = Literal["same", "16 bits"]

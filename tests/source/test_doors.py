@@ -19,7 +19,7 @@ SOURCES = [str(path) for path in (*ROOT.glob("packages/*/src"), *ROOT.glob("*/sr
     [
         ("spaninfer_serving.jobs", "from spaninfer_engine import Engine", False),
         ("spaninfer_serving.jobs", "from spaninfer_engine.serving import Frontend", False),
-        ("spaninfer_serving.jobs", "from spaninfer_engine.frontend import Frontend", True),
+        ("spaninfer_serving.jobs", "from spaninfer_engine.frontend.frontend import Frontend", True),
         ("spaninfer_serving.jobs", "from spaninfer_engine.tools import locate", True),
         ("spaninfer", "from spaninfer_engine.tools import locate", False),
         ("spaninfer", "from spaninfer_engine.serving import Frontend", True),

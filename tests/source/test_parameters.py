@@ -27,7 +27,7 @@ LEFT = {
     "backend.start",
     "canvas.place",
     "compressed_tensors._format",
-    "convert.convert",
+    "conversion.convert",
     "draw.cover_at",
     "experts._check",
     "ops.__init__",

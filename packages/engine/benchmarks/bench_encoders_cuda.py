@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from spaninfer_engine import Engine
+from spaninfer_engine.request.texts import Text
 from spaninfer_engine.schedule.texts import steps_of
-from spaninfer_engine.texts import Text
 
 Texts = Sequence[list[int]]
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from bench_scheduler import PROMPT_LEN, filled
 from spaninfer_engine.backends.cuda.graph_shapes import write_columns
-from spaninfer_engine.plan import NewSequence, StepPlan, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.schedule.scheduler import Scheduler
@@ -29,6 +28,7 @@ from spaninfer_engine.schedule.sequence import SequenceState
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Samples, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
+from spaninfer_engine.step.plan import NewSequence, StepPlan, TableUpdate
 from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
 from spaninfer_engine.step.sequences import Sequences
 

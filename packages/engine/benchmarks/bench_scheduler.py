@@ -18,11 +18,11 @@ from importlib.metadata import version
 import numpy as np
 from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.cache.rope_state import RopeState
-from spaninfer_engine.plan import StepPlan, StepResult
-from spaninfer_engine.request import Placement, Request, SamplingParams
+from spaninfer_engine.request.request import Placement, Request, SamplingParams
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.kv_cache_manager import CacheShape
 from spaninfer_engine.schedule.scheduler import Scheduler
+from spaninfer_engine.step.plan import StepPlan, StepResult
 
 PROMPT_LEN = 500
 NUM_STEPS = 1000

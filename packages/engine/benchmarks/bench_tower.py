@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.spec import Decoder, find, resolve
 from spaninfer_host_limits import cpu_name, usable_cpus
 

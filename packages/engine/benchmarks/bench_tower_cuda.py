@@ -28,12 +28,12 @@ from spaninfer_engine.backends.cuda.tower import CudaTowerOps
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.bound import ProgramKey
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.request.media import Levels, TowerInput
 from spaninfer_engine.spec import Decoder, find, resolve
 from spaninfer_engine.spec.tree import weights
 from torch import Tensor

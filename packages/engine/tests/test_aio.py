@@ -9,7 +9,7 @@ from checking import BlockedRunner
 from spaninfer_engine import aio
 from spaninfer_engine.aio import Alarm, AsyncEngine, _Wakeups
 from spaninfer_engine.errors import EngineClosed, PromptTooLong, Unread
-from spaninfer_engine.request import FinishReason, SamplingParams
+from spaninfer_engine.request.request import FinishReason, SamplingParams
 
 
 async def read(outputs):

@@ -24,7 +24,7 @@ from spaninfer_engine.errors import (
     PromptTooLong,
     RequestError,
 )
-from spaninfer_engine.request import FinishReason, Placement, SamplingParams, Status
+from spaninfer_engine.request.request import FinishReason, Placement, SamplingParams, Status
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 

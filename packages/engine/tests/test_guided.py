@@ -17,9 +17,9 @@ from spaninfer_engine.aio import AsyncEngine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidGrammar, InvalidSampling, NoToken
-from spaninfer_engine.request import FinishReason, SamplingParams
+from spaninfer_engine.request.request import FinishReason, SamplingParams
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.startup.build import build
-from spaninfer_engine.structured import StructuredOutput
 
 pytest.importorskip("llguidance")
 

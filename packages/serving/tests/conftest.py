@@ -19,7 +19,7 @@ import pytest
 import uvicorn.config
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine, SamplingParams
-from spaninfer_engine.stats import EngineStats
+from spaninfer_engine.core.stats import EngineStats
 from spaninfer_serving import Settings, bind, create_app
 from spaninfer_serving.http.protocol import BoundedProtocol
 from spaninfer_serving.server import Server

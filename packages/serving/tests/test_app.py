@@ -5,7 +5,7 @@ from threading import get_ident
 import pytest
 from fastapi.testclient import TestClient
 from spaninfer_engine import Engine
-from spaninfer_engine.handle import ResultQueue
+from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_serving import Settings, create_app
 

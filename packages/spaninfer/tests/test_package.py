@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 import spaninfer
 import spaninfer_engine
-from spaninfer_engine.convert import convert
+from spaninfer_engine.tools.conversion import convert
 
 
 def test_what_is_offered_is_there():

@@ -10,7 +10,7 @@ from spaninfer import show
 from spaninfer_engine.config import Decision
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.tools import TensorError
-from spaninfer_engine.tune import Tuning, TuningRow
+from spaninfer_engine.tools.cpu_tuning import Tuning, TuningRow
 from spaninfer_serving import Settings
 
 

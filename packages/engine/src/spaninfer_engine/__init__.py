@@ -2,8 +2,9 @@
 
 from spaninfer_engine.aio import AsyncEngine, OutputStream
 from spaninfer_engine.cache.pool import SpanState
-from spaninfer_engine.cache_map import CacheMap, GroupMap, RunningSequence
 from spaninfer_engine.config import Decision, EngineConfig, Resolved
+from spaninfer_engine.core.cache_map import CacheMap, GroupMap, RunningSequence
+from spaninfer_engine.core.stats import EngineState, EngineStats, OffloadStats
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import (
     CheckpointError,
@@ -31,8 +32,8 @@ from spaninfer_engine.errors import (
     Unread,
     UnsupportedTask,
 )
-from spaninfer_engine.handle import RequestHandle, ResultQueue
-from spaninfer_engine.request import (
+from spaninfer_engine.output.handle import RequestHandle, ResultQueue
+from spaninfer_engine.request.request import (
     Completion,
     FinishReason,
     Output,
@@ -42,8 +43,7 @@ from spaninfer_engine.request import (
     TokenLogprob,
     Usage,
 )
-from spaninfer_engine.stats import EngineState, EngineStats, OffloadStats
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.structured import StructuredOutput
 
 __all__ = [
     "AsyncEngine",

@@ -11,10 +11,10 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
 from spaninfer_engine.engine import Engine
-from spaninfer_engine.handle import RequestHandle, ResultQueue
-from spaninfer_engine.keywords import with_keywords
-from spaninfer_engine.prompts import Prompt
-from spaninfer_engine.request import Grammar, Output, Placement, SamplingParams
+from spaninfer_engine.output.handle import RequestHandle, ResultQueue
+from spaninfer_engine.request.keywords import with_keywords
+from spaninfer_engine.request.prompts import Prompt
+from spaninfer_engine.request.request import Grammar, Output, Placement, SamplingParams
 
 # Tokens and log-probabilities of one request that wait to be read: 8 MB of them. A task that does
 # not come to read has a client that does not, and would keep the whole of its answer in memory.

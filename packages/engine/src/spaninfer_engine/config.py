@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from spaninfer_engine.plan import Tuning
 from spaninfer_engine.sizes import parse_bytes
+from spaninfer_engine.step.plan import Tuning
 
 BackendName = Literal["cuda", "cpu", "torch", "reference"]
 DType = Literal["float32", "bfloat16", "float16"]

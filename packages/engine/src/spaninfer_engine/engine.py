@@ -18,30 +18,31 @@ from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.backends.backend import Profiler
 from spaninfer_engine.backends.registry import BACKENDS
-from spaninfer_engine.batch_order import longest_first
-from spaninfer_engine.cache_map import CacheMap
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.core import Core
-from spaninfer_engine.core_slot import AnyCore, Asleep, CoreSlot
-from spaninfer_engine.embedder import Embedder
+from spaninfer_engine.core.cache_map import CacheMap
+from spaninfer_engine.core.embedder import Embedder
+from spaninfer_engine.core.loop import Core
+from spaninfer_engine.core.slot import AnyCore, Asleep, CoreSlot
+from spaninfer_engine.core.stats import EngineStats
 from spaninfer_engine.errors import EngineAsleep, InvalidPrompt, QueueFull, UnsupportedTask
-from spaninfer_engine.frontend import TASK_HINTS, Frontend
-from spaninfer_engine.handle import Handles, RequestHandle, ResultQueue, complete
-from spaninfer_engine.intake import Intake
-from spaninfer_engine.keywords import (
+from spaninfer_engine.frontend.frontend import TASK_HINTS, Frontend
+from spaninfer_engine.frontend.intake import Intake
+from spaninfer_engine.frontend.parts import FrontParts
+from spaninfer_engine.output.handle import Handles, RequestHandle, ResultQueue, complete
+from spaninfer_engine.output.relay import RelayedRequest, TokenRelay
+from spaninfer_engine.request.keywords import (
     check_keywords,
     samplings_of,
     single_sampling,
     with_keywords,
 )
-from spaninfer_engine.prompts import (
+from spaninfer_engine.request.prompts import (
     Prompt,
     check_sequence,
     is_conversation,
     is_one,
 )
-from spaninfer_engine.relay import RelayedRequest, TokenRelay
-from spaninfer_engine.request import (
+from spaninfer_engine.request.request import (
     Completion,
     FinishReason,
     Grammar,
@@ -49,12 +50,12 @@ from spaninfer_engine.request import (
     SamplingParams,
     TokenIds,
 )
+from spaninfer_engine.request.structured import StructuredOutput
+from spaninfer_engine.request.texts import Text
 from spaninfer_engine.resource import Resource
+from spaninfer_engine.schedule.batch_order import longest_first
 from spaninfer_engine.startup.build import build
-from spaninfer_engine.startup.components import FrontParts, Parts
-from spaninfer_engine.stats import EngineStats
-from spaninfer_engine.structured import StructuredOutput
-from spaninfer_engine.texts import Text
+from spaninfer_engine.startup.components import Parts
 
 LOOK_AGAIN_S = 5e-3  # a list waits so long for places in a full queue; steps begin some at a time
 
@@ -84,19 +85,18 @@ class Engine(Frontend, Resource):
         self._slot = CoreSlot(parts)
         finalize(self, self._slot.drop).atexit = False  # threads end with the process
         self._handles = Handles()
-        self._intake = Intake(parts)
-        super().__init__(
-            FrontParts(
-                resolved=parts.resolved,
-                context=self._core.context,
-                vocab=parts.model.vocab,
-                tokenizer=parts.tokenizer,
-                template=parts.template,
-                sampling=parts.sampling,
-                media=parts.media,
-                encoder=self._core.front if isinstance(self._core, Embedder) else None,
-            )
+        front = FrontParts(
+            resolved=parts.resolved,
+            context=self._core.context,
+            vocab=parts.model.vocab,
+            tokenizer=parts.tokenizer,
+            template=parts.template,
+            sampling=parts.sampling,
+            media=parts.media,
+            encoder=self._core.front if isinstance(self._core, Embedder) else None,
         )
+        self._intake = Intake(front, parts.end_ids)
+        super().__init__(front)
         self._started_s = monotonic()
 
     @property

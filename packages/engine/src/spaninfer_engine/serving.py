@@ -10,22 +10,29 @@ from typing import TYPE_CHECKING
 
 from spaninfer_engine.aio import Alarm
 from spaninfer_engine.backends.backend import Profiler
+from spaninfer_engine.core.gc_freeze import GcFreeze
 from spaninfer_engine.errors import shown
-from spaninfer_engine.frontend import Frontend
-from spaninfer_engine.gc_freeze import GcFreeze
-from spaninfer_engine.handle import each_token, merge
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs, gathered
-from spaninfer_engine.media import Levels, MediaItem, MediaKind, Mixture, PromptMedia, TowerInput
-from spaninfer_engine.output_processor import output_of
-from spaninfer_engine.outputs import TextStream, Token
-from spaninfer_engine.prompts import MediaPrompt, media_of, token_ids
-from spaninfer_engine.relay import RelayedRequest
-from spaninfer_engine.request import Request, TokenIds
+from spaninfer_engine.frontend.frontend import Frontend
+from spaninfer_engine.output.handle import each_token, merge
+from spaninfer_engine.output.processor import output_of
+from spaninfer_engine.output.relay import RelayedRequest
+from spaninfer_engine.output.text_stream import TextStream, Token
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs, gathered
+from spaninfer_engine.request.media import (
+    Levels,
+    MediaItem,
+    MediaKind,
+    Mixture,
+    PromptMedia,
+    TowerInput,
+)
+from spaninfer_engine.request.prompts import MediaPrompt, media_of, token_ids
+from spaninfer_engine.request.request import Request, TokenIds
+from spaninfer_engine.request.texts import Rows, Task, Text
 from spaninfer_engine.schedule.sequence import Ended, SequenceState
 from spaninfer_engine.startup.front import open_front
 from spaninfer_engine.text import ChatTemplate, Tokenizer
 from spaninfer_engine.text import Prompt as RenderedPrompt
-from spaninfer_engine.texts import Rows, Task, Text
 
 if TYPE_CHECKING:  # it needs spaninfer-multimodal
     from spaninfer_engine.preprocess.processor import MediaProcessor as MediaProcessor

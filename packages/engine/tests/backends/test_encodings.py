@@ -10,7 +10,7 @@ import pytest
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.host.tower import Encoding
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.media import TowerInput
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.step.batch import MediaRows
 
 KERNELS = 10

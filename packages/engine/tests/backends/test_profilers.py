@@ -6,7 +6,7 @@ import json
 import pytest
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import UnsupportedTask
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",

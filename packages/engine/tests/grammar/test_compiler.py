@@ -12,7 +12,7 @@ from spaninfer_engine.errors import (
 )
 from spaninfer_engine.grammar import compiler as module
 from spaninfer_engine.grammar.compiler import GrammarCompiler
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text.ids_only import wordless_tokenizer
 
 pytest.importorskip("llguidance")

@@ -17,7 +17,7 @@ from byte_tokenizer import END, byte_tokenizer
 from shared_data import shared_data
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.grammar import GrammarCompiler
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.structured import StructuredOutput
 
 pytest.importorskip("llguidance")
 pytestmark = pytest.mark.model

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from byte_tokenizer import END, PAD, byte_tokenizer
 from spaninfer_engine.errors import InvalidGrammar
-from spaninfer_engine.request import MaskJob
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.request import MaskJob
+from spaninfer_engine.request.structured import StructuredOutput
 
 pytest.importorskip("llguidance")
 

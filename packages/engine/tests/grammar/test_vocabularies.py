@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from shared_data import shared_data
 from spaninfer_engine.grammar import GrammarCompiler
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import open_tokenizer
 from tokenizers import Tokenizer as Library
 

@@ -1,7 +1,7 @@
 import pytest
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.generation import end_ids, sampling_defaults
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 
 
 def test_sampling_values_become_fields_of_the_sampling_params():

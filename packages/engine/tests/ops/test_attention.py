@@ -11,10 +11,10 @@ from backends import BACKENDS, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.step import SpanCache, Step
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 
 Array = NDArray[Any]

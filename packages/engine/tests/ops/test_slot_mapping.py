@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from spaninfer_engine.ops.step import SlotMapping
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 
 

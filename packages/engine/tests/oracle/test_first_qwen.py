@@ -21,8 +21,8 @@ from first_qwen import (
 from first_qwen_torch import FirstQwen
 from hearing import sound
 from spaninfer_engine import Engine
-from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import InvalidMedia
+from spaninfer_engine.tools.conversion import convert
 from whole_models import assert_told_as_by, greedy_options, media_of
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,8 @@ from cases import Case
 from oracle import prompt
 from spaninfer_engine import Engine
 from spaninfer_engine.config import BackendName, KVDType
-from spaninfer_engine.request import Placement
-from spaninfer_engine.stats import OffloadStats
+from spaninfer_engine.core.stats import OffloadStats
+from spaninfer_engine.request.request import Placement
 from stepping import SPAN_LEN
 
 Load = Callable[[str], Case]

@@ -14,8 +14,8 @@ from answers import check, greedily
 from cases import Case
 from oracle import prompt
 from spaninfer_engine import Engine, SamplingParams
+from spaninfer_engine.cache.memory_plan import STATES_PER_REQUEST
 from spaninfer_engine.config import BackendName
-from spaninfer_engine.kv_memory import STATES_PER_REQUEST
 from stepping import SPAN_LEN
 
 Load = Callable[[str], Case]

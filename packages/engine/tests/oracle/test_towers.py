@@ -25,10 +25,10 @@ from oracle import TOLERANCE, deviation
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.request.media import Levels, TowerInput
 from spaninfer_engine.spec import Decoder, check, find, resolve
 from tile_models import TILED, WIDE_TILED, Tiled, TiledOracle, tiles
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from seeing import IDS, drawn, save_processor, save_tokenizer
 from spaninfer_engine.errors import TemplateError
-from spaninfer_engine.media import TowerInput, runs_within
 from spaninfer_engine.preprocess.expand import expand_frames, expand_media
 from spaninfer_engine.preprocess.layout import MediaLayout
 from spaninfer_engine.preprocess.parts import MediaPart, media_parts, without_sources
 from spaninfer_engine.preprocess.prepared import PreparedMedia
 from spaninfer_engine.preprocess.processor import MediaProcessor
+from spaninfer_engine.request.media import TowerInput, runs_within
 from spaninfer_engine.text import ChatTemplate, Prompt, Tokenizer, open_tokenizer
 from spaninfer_multimodal import Video, load_processors
 

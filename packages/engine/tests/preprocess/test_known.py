@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.preprocess import known as known_files
 from spaninfer_engine.preprocess import processor as processing
 from spaninfer_engine.preprocess.known import Decoded, FileDigests, KnownMedia, digest_of_file
@@ -16,6 +15,7 @@ from spaninfer_engine.preprocess.layout import MediaLayout
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia
 from spaninfer_engine.preprocess.processor import MediaProcessor
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_multimodal import Processors, load_processors
 
 

@@ -14,12 +14,12 @@ from oracle import Oracle, deviation, prompt
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rows, Step
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.nodes import ropes
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 from stepping import Model
 

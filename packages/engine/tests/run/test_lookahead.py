@@ -21,17 +21,17 @@ from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken
-from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
 from spaninfer_engine.startup.components import Parts
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Updates
+from spaninfer_engine.step.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
-from spaninfer_engine.structured import StructuredOutput
 from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.template import ChatTemplate
 from stepping import Model

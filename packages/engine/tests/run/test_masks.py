@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from spaninfer_engine import SamplingParams
 from spaninfer_engine.errors import InvalidMask
-from spaninfer_engine.plan import NewSequence
 from spaninfer_engine.run.masks import all_tokens, allowed_by, mask_of
+from spaninfer_engine.step.plan import NewSequence
 
 VOCAB = 70
 NOTHING = np.zeros(0, np.int32)

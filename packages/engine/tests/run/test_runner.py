@@ -14,13 +14,13 @@ from greedy import Greedy
 from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.runner import HostSampler, Runner
 from spaninfer_engine.run.sampler import Sampler
+from spaninfer_engine.step.plan import NewSequence, Slice, StepPlan, TableUpdate
 from stepping import Model
 
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 from spaninfer_engine.errors import EngineError, NoToken
-from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.sampler import Sampler
+from spaninfer_engine.step.plan import NewSequence
 from spaninfer_op_reference import RowSampling, log_softmax, process, sample
 
 VOCAB = 50

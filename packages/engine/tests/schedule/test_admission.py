@@ -8,7 +8,7 @@ from spaninfer_engine.errors import (
     QueueFull,
     RequestError,
 )
-from spaninfer_engine.request import Placement, SamplingParams
+from spaninfer_engine.request.request import Placement, SamplingParams
 from spaninfer_engine.schedule.admission import (
     TOKENS_PER_PLACE,
     Admitted,

@@ -8,7 +8,7 @@ from driving import Bench, request
 from hypothesis import given
 from hypothesis import strategies as st
 from spaninfer_engine.cache.encodings import EncoderCache
-from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+from spaninfer_engine.request.request import FinishReason, Placement, SamplingParams
 from spaninfer_engine.schedule.policy import ENCODE_EVERY
 
 

@@ -8,7 +8,7 @@ from checking import alone
 from driving import Bench, request
 from setting_clock import SetClock
 from spaninfer_engine.cache.ttl import TimeToLive
-from spaninfer_engine.request import Placement, SamplingParams
+from spaninfer_engine.request.request import Placement, SamplingParams
 
 ONE = SamplingParams(max_tokens=1)
 FIRST, OTHER = list(range(13)), list(range(20, 33))

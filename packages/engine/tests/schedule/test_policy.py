@@ -4,7 +4,6 @@ from sys import maxsize
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spaninfer_engine.plan import Slice, Tuning
 from spaninfer_engine.schedule.policy import (
     BURST,
     EVERY,
@@ -16,6 +15,7 @@ from spaninfer_engine.schedule.policy import (
     plan_step,
     sort_key,
 )
+from spaninfer_engine.step.plan import Slice, Tuning
 
 MIXED = 2048
 

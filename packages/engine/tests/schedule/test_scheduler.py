@@ -6,10 +6,10 @@ from checking import alone
 from driving import Bench, request
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.plan import StepResult
-from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+from spaninfer_engine.request.request import FinishReason, Placement, SamplingParams
 from spaninfer_engine.schedule.policy import LEVEL_S, LONG_EVERY, SELDOM
 from spaninfer_engine.schedule.shares import PERIOD_S
+from spaninfer_engine.step.plan import StepResult
 
 PROMPT = list(range(10))
 

@@ -14,7 +14,7 @@ from driving import Bench, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spaninfer_engine.cache.rope_state import RopeState, State
-from spaninfer_engine.request import FinishReason, Placement, SamplingParams
+from spaninfer_engine.request.request import FinishReason, Placement, SamplingParams
 
 END = 7
 

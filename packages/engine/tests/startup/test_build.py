@@ -6,10 +6,10 @@ import pytest
 from random_llama import VOCAB, write_model
 from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine
+from spaninfer_engine.backends.rank import Rank
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
-from spaninfer_engine.rank import Rank
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.startup.assets import UnusableDefaults
 from spaninfer_engine.startup.build import build, locate
 

@@ -11,7 +11,7 @@ from spaninfer_host_limits import usable_cpus
 SERVE = """
 from numba.core import event
 from spaninfer_engine import Engine
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 
 prompts = ["Once", "Once upon a time there was a little girl " * 8]
 sampled = {"top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 1}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spaninfer_engine.cache.memory_plan import Stored
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import Stored
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.startup.kv_offload import STAGING_BYTES, decide_kv_offload, offload_decisions
 

@@ -7,7 +7,7 @@ import pytest
 
 REFERENCE = """
 from spaninfer_engine import Engine
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 
 with Engine("demo", backend="reference", device="cpu", memory=1 << 28) as engine:
     engine.generate(["Once"], SamplingParams(max_tokens=2))

@@ -10,10 +10,10 @@ import pytest
 from media_models import GRIDS, HEARING, SIGHTS, HearingOracle, TowerOracle, clip, patches, save
 from oracle import TOLERANCE, deviation
 from spaninfer_engine.config import BackendName, EngineConfig
-from spaninfer_engine.convert import convert
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.startup.build import build
 from spaninfer_engine.startup.components import Parts
+from spaninfer_engine.tools.conversion import convert
 
 ITEMS = [patches(SIGHTS["qwen3_vl"], kind, grid) for kind, grid in GRIDS[:2]]
 

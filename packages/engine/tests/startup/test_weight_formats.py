@@ -8,7 +8,7 @@ from published import METHODS, Method, write_model
 from spaninfer_engine import Engine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.startup import build as module
 from spaninfer_engine.startup.build import build
 from tokenizers import Tokenizer
@@ -86,7 +86,7 @@ def test_memory_is_asked_for_what_is_held(folder, monkeypatch):
 
 
 def test_an_engine_answers_from_codes_and_a_converted_folder_answers_the_same(folder, tmp_path):
-    from spaninfer_engine.convert import convert
+    from spaninfer_engine.tools.conversion import convert
 
     converted = convert(folder, tmp_path / "converted")
     answers = []

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spaninfer_engine.plan import NewSequence, Slice
-from spaninfer_engine.request import MAX_LOGPROBS, SamplingParams
+from spaninfer_engine.request.request import MAX_LOGPROBS, SamplingParams
 from spaninfer_engine.step.batch import Run, build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice
 from spaninfer_engine.step.sequences import Sequences
 
 DECODES = (Slice(7, 41, 42, 41, True), Slice(8, 5, 6, 5, True))

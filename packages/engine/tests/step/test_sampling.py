@@ -1,8 +1,8 @@
 """Sampling parameters as devices receive them."""
 
 import pytest
-from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
+from spaninfer_engine.step.plan import NewSequence
 from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams, fits_kernel
 
 

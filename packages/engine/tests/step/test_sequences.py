@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from spaninfer_engine.plan import NewSequence, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
+from spaninfer_engine.step.plan import NewSequence, TableUpdate
 from spaninfer_engine.step.sequences import NO_SECOND, Sequences
 
 

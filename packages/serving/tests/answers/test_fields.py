@@ -1,5 +1,5 @@
-from spaninfer_engine.request import FinishReason, TokenLogprob
-from spaninfer_engine.request import Usage as EngineUsage
+from spaninfer_engine.request.request import FinishReason, TokenLogprob
+from spaninfer_engine.request.request import Usage as EngineUsage
 from spaninfer_serving.answers.fields import (
     chat_logprobs,
     completion_logprobs,

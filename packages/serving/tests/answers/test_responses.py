@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 from spaninfer_engine import Output
-from spaninfer_engine.handle import merge
-from spaninfer_engine.logprobs import LogprobAt, SampledLogprobs, TokenLogprobs
-from spaninfer_engine.request import FinishReason, TokenLogprob, Usage
+from spaninfer_engine.output.handle import merge
+from spaninfer_engine.request.logprobs import LogprobAt, SampledLogprobs, TokenLogprobs
+from spaninfer_engine.request.request import FinishReason, TokenLogprob, Usage
 from spaninfer_serving.answers.chunks import chat_chunks, completion_chunks
 from spaninfer_serving.answers.responses import AnswerSpec, Prompt, ResponseMeta
 from spaninfer_serving.http.typed_events import TypedEvents

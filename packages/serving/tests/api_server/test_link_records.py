@@ -10,8 +10,8 @@ from spaninfer_engine import CacheMap, Engine, EngineConfig, SamplingParams, Str
 from spaninfer_engine import errors as engine_errors
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.errors import EngineError, InvalidSampling, PromptTooLong
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.media import Levels, MediaItem, Mixture, PromptMedia, TowerInput
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.media import Levels, MediaItem, Mixture, PromptMedia, TowerInput
 from spaninfer_serving import Settings
 from spaninfer_serving.admission.keys import KeyLimits, UserKey, hash_of
 from spaninfer_serving.api_server import records

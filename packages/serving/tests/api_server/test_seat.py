@@ -24,7 +24,7 @@ from spaninfer_engine import (
     Placement,
     SamplingParams,
 )
-from spaninfer_engine.handle import merge
+from spaninfer_engine.output.handle import merge
 from spaninfer_serving import Settings
 from spaninfer_serving.answers.responses import checked
 from spaninfer_serving.api_server.link import Link

@@ -14,7 +14,7 @@ import h11
 import pytest
 import uvicorn
 from attacks import BODY, posted
-from spaninfer_engine.request import FinishReason
+from spaninfer_engine.request.request import FinishReason
 from spaninfer_serving.http import protocol
 from spaninfer_serving.http.connection_slots import ConnectionSlots
 from spaninfer_serving.http.plain_http import PlainCycle, plain_head

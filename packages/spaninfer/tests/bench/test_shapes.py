@@ -3,7 +3,7 @@ import json
 import pytest
 from spaninfer.bench.shapes import SHAPES, folder_of, write_tokenizer
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
-from spaninfer_engine.handle import complete
+from spaninfer_engine.output.handle import complete
 from spaninfer_engine.startup.build import build
 
 BUNDLED = 4100

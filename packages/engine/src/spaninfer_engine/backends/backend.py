@@ -16,17 +16,17 @@ from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import MAX_ROWS, HostTower
+from spaninfer_engine.backends.rank import ALONE, Rank
 from spaninfer_engine.backends.start import Start, Tell
+from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError, UnsupportedTask
-from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load.packing import number_bits
-from spaninfer_engine.logprobs import TokenLogprobs
 from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import Tuning
-from spaninfer_engine.rank import ALONE, Rank
+from spaninfer_engine.request.logprobs import TokenLogprobs
 from spaninfer_engine.spec.nodes import CacheGroup, Model
+from spaninfer_engine.step.plan import Tuning
 
 Chosen: TypeAlias = tuple[DType, str]
 """A dtype, and the reason for it."""

@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from spaninfer_engine.backends.host.tower import Encoding
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import drained
 from spaninfer_engine.ops.step import A, Rows
 from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.step.batch import MediaRows
 
 _Work: TypeAlias = Generator[int, None, Sequence[Encoding[A]]]

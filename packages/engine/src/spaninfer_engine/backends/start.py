@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 
 from spaninfer_engine.backends.host.device import HostDevice
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
-from spaninfer_engine.kv_memory import Needs
+from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops

@@ -30,7 +30,7 @@ from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.prefix import PrefixHit
 from spaninfer_engine.cache.span_files import SpanKey
 from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
-from spaninfer_engine.plan import SpanCopy
+from spaninfer_engine.step.plan import SpanCopy
 
 
 @dataclass(slots=True)

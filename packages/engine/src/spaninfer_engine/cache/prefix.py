@@ -17,8 +17,8 @@ import numpy as np
 
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.table import first_visible
-from spaninfer_engine.media import MediaRun, runs_within
-from spaninfer_engine.request import TokenIds
+from spaninfer_engine.request.media import MediaRun, runs_within
+from spaninfer_engine.request.request import TokenIds
 
 _HASH_BYTES = 32
 

@@ -17,8 +17,8 @@ from spaninfer_engine.errors import (
     UnsupportedTask,
 )
 from spaninfer_engine.grammar.schema import explain, refuse_large
-from spaninfer_engine.request import Grammar
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.request import Grammar
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
 
 if TYPE_CHECKING:

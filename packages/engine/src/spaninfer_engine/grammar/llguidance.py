@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
-from spaninfer_engine.request import MaskJob, Matcher
-from spaninfer_engine.structured import StructuredOutput
+from spaninfer_engine.request.request import MaskJob, Matcher
+from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
 
 Bits = NDArray[np.uint8]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
-from spaninfer_engine.media import Levels
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import A, SpanCache
+from spaninfer_engine.request.media import Levels
 from spaninfer_engine.spec.nodes import CacheGroup
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from spaninfer_multimodal import MediaRun, Positions, TextRun, mrope_positions
 
 from spaninfer_engine.errors import TemplateError
-from spaninfer_engine.media import MediaItem, MediaKind, PromptMedia
 from spaninfer_engine.preprocess.layout import MediaLayout
 from spaninfer_engine.preprocess.prepared import PreparedMedia
-from spaninfer_engine.prompts import MediaPrompt
+from spaninfer_engine.request.media import MediaItem, MediaKind, PromptMedia
+from spaninfer_engine.request.prompts import MediaPrompt
 from spaninfer_engine.text.template import Prompt
 
 

@@ -15,8 +15,8 @@ from threading import Lock
 
 from spaninfer_multimodal import Audio, Image, Video
 
-from spaninfer_engine.media import MediaKind
 from spaninfer_engine.preprocess.prepared import PreparedMedia
+from spaninfer_engine.request.media import MediaKind
 
 MAX_BYTES = 256 << 20
 """Features that are kept: eighty pictures of a million pixels each, as bytes."""

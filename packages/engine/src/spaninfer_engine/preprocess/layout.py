@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spaninfer_engine.media import MediaKind
+from spaninfer_engine.request.media import MediaKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from spaninfer_engine.errors import InvalidMedia, shown
-from spaninfer_engine.media import MediaKind
+from spaninfer_engine.request.media import MediaKind
 
 KINDS: tuple[MediaKind, ...] = get_args(MediaKind)
 

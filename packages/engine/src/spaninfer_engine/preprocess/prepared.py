@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spaninfer_multimodal import Mel, Patches, Tiles
 
-from spaninfer_engine.media import Levels, MediaKind, Mixture, TowerInput
+from spaninfer_engine.request.media import Levels, MediaKind, Mixture, TowerInput
 
 
 @dataclass(frozen=True, eq=False, slots=True)

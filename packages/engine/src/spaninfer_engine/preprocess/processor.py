@@ -23,14 +23,14 @@ from spaninfer_multimodal import (
 )
 
 from spaninfer_engine.errors import ConfigError, InvalidMedia
-from spaninfer_engine.media import MediaKind
 from spaninfer_engine.preprocess.expand import expand_frames, expand_media, wrap_images
 from spaninfer_engine.preprocess.known import Decoded, FileDigests, KnownMedia
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia, prepared
 from spaninfer_engine.preprocess.read import bytes_of, decoded, media_in_memory
-from spaninfer_engine.prompts import MediaPrompt
+from spaninfer_engine.request.media import MediaKind
+from spaninfer_engine.request.prompts import MediaPrompt
 from spaninfer_engine.text.template import Prompt
 from spaninfer_engine.text.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.run.in_flight import InFlight
 from spaninfer_engine.step.sequences import Sequences
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spaninfer_engine.request.texts import Text
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import cut_batch
 from spaninfer_engine.step.device import LaunchedTexts, TextDevice, Updates
 from spaninfer_engine.step.sequences import Sequences
-from spaninfer_engine.texts import Text
 
 
 class EmbeddingRunner(Resource):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spaninfer_engine.plan import StepPlan, StepResult
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Launched
+from spaninfer_engine.step.plan import StepPlan, StepResult
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.request.logprobs import TokenLogprobs
 
 Logits = NDArray[np.float32]
 

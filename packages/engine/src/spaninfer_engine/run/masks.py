@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidMask
-from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import MaskJob, Matcher, TokenMask
+from spaninfer_engine.request.request import MaskJob, Matcher, TokenMask
+from spaninfer_engine.step.plan import NewSequence
 
 Bools = NDArray[np.bool_]
 Bits = NDArray[np.uint8]

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken, as_exception
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.plan import NewSequence, SpanCopy, StepPlan, StepResult
-from spaninfer_engine.request import MaskJob, Matcher, SamplingParams
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.request import MaskJob, Matcher, SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run import device_logprobs
 from spaninfer_engine.run.in_flight import InFlight, Outcome
@@ -38,6 +37,7 @@ from spaninfer_engine.step.device import (
     TokenMasks,
     Updates,
 )
+from spaninfer_engine.step.plan import NewSequence, SpanCopy, StepPlan, StepResult
 from spaninfer_engine.step.sequences import Sequences
 
 Logits = NDArray[np.float32]

@@ -17,11 +17,11 @@ from spaninfer_op_reference import GREEDY, RowSampling, process, sample
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoToken, as_exception
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import Matcher, SamplingParams
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.request import Matcher, SamplingParams
 from spaninfer_engine.run.logprobs import token_logprobs
 from spaninfer_engine.run.masks import allowed_by, mask_of
+from spaninfer_engine.step.plan import NewSequence
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int32]

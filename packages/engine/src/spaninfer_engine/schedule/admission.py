@@ -15,9 +15,9 @@ from spaninfer_engine.errors import (
     QueueFull,
     RequestError,
 )
-from spaninfer_engine.media import PromptMedia
-from spaninfer_engine.plan import Tuning
-from spaninfer_engine.request import Request, SamplingParams, TokenIds
+from spaninfer_engine.request.media import PromptMedia
+from spaninfer_engine.request.request import Request, SamplingParams, TokenIds
+from spaninfer_engine.step.plan import Tuning
 
 # Prompts that wait, in tokens for each place that requests have: 99 of 100 prompts of chats are
 # shorter. A token takes 44 bytes while it waits, so 4,352 places hold 400 MB, whatever the context.

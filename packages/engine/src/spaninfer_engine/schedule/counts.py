@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from spaninfer_engine.request import FinishReason
+from spaninfer_engine.request.request import FinishReason
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from spaninfer_engine.cache.disk_tier import DiskTier
 from spaninfer_engine.cache.host_slots import HostSlots
+from spaninfer_engine.cache.memory_plan import STATES_PER_REQUEST
 from spaninfer_engine.cache.offload import SpanOffload
 from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHasher, find_prefix
@@ -21,11 +22,10 @@ from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS, StateTable
 from spaninfer_engine.cache.table import SpanTable
 from spaninfer_engine.cache.ttl import FOREVER, TimeToLive
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import STATES_PER_REQUEST
-from spaninfer_engine.plan import SpanCopy
-from spaninfer_engine.request import Request
+from spaninfer_engine.request.request import Request
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.sequence import SequenceState
+from spaninfer_engine.step.plan import SpanCopy
 
 
 @dataclass(frozen=True, slots=True)

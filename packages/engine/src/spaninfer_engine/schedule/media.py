@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from sys import maxsize
 
 from spaninfer_engine.cache.encodings import EncoderCache
-from spaninfer_engine.media import MediaRun, TowerInput
-from spaninfer_engine.plan import Tuning
+from spaninfer_engine.request.media import MediaRun, TowerInput
 from spaninfer_engine.schedule.policy import encode_steps, num_encodings
 from spaninfer_engine.schedule.sequence import SequenceState
+from spaninfer_engine.step.plan import Tuning
 
 
 class MediaScheduler:

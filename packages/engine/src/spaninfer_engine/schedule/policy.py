@@ -15,7 +15,7 @@ from sys import maxsize
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-from spaninfer_engine.plan import Slice, Tuning
+from spaninfer_engine.step.plan import Slice, Tuning
 
 # A level of priority is worth this many seconds of waiting.
 LEVEL_S = 10.0

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from spaninfer_engine.plan import NewSequence, Slice, StepPlan, StepResult, TableUpdate
-from spaninfer_engine.request import FinishReason
+from spaninfer_engine.request.request import FinishReason
 from spaninfer_engine.schedule.admission import Limits
 from spaninfer_engine.schedule.counts import Counts
 from spaninfer_engine.schedule.deadlines import Deadlines
@@ -33,6 +32,7 @@ from spaninfer_engine.schedule.media import MediaScheduler
 from spaninfer_engine.schedule.policy import plan_step
 from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
 from spaninfer_engine.schedule.shares import Shares
+from spaninfer_engine.step.plan import NewSequence, Slice, StepPlan, StepResult, TableUpdate
 
 _ORDER = attrgetter("order")
 _STOP = Slice._fields.index("stop")  # by number, reading it takes half as long

@@ -11,10 +11,9 @@ import numpy as np
 from spaninfer_engine.cache.prefix import SpanHasher
 from spaninfer_engine.cache.state_table import StateTable
 from spaninfer_engine.cache.table import SpanTable
-from spaninfer_engine.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.media import MediaRun
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import (
+from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.media import MediaRun
+from spaninfer_engine.request.request import (
     FinishReason,
     Request,
     SamplingParams,
@@ -23,6 +22,7 @@ from spaninfer_engine.request import (
     Usage,
 )
 from spaninfer_engine.schedule.policy import sort_key
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 
 
 class SequenceState:

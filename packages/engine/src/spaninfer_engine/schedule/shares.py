@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from spaninfer_engine.plan import Slice
 from spaninfer_engine.schedule.sequence import SequenceState
+from spaninfer_engine.step.plan import Slice
 
 PERIOD_S = 1.0
 """Clients that were computed one behind the other share the engine for so long, or twice that."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from spaninfer_engine.media import MediaKind
+from spaninfer_engine.request.media import MediaKind
 from spaninfer_engine.spec.attention_nodes import AxialRope, FusedQkv, RaggedAttention
 from spaninfer_engine.spec.mlp_nodes import ActivationName
 from spaninfer_engine.spec.nodes import Layer

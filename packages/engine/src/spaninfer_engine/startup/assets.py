@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError, InvalidSampling
 from spaninfer_engine.load import Checkpoint
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec import Encoder, Model
 from spaninfer_engine.text.ids_only import wordless_tokenizer
 from spaninfer_engine.text.sources import open_tokenizer

@@ -12,6 +12,8 @@ from typing import Any
 
 from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.host.tower import HostTower
+from spaninfer_engine.backends.host_memory import total_bytes
+from spaninfer_engine.backends.rank import ALONE, Rank
 from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import Start
@@ -25,7 +27,6 @@ from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
 from spaninfer_engine.load.reader import check_dtypes
-from spaninfer_engine.memory import total_bytes
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.operation import Use
@@ -34,7 +35,6 @@ from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer, packed_bytes
 from spaninfer_engine.program.program import Program
-from spaninfer_engine.rank import ALONE, Rank
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.run.runner import Runner

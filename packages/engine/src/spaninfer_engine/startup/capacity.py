@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.config import EngineConfig, KVDType, Quantize
-from spaninfer_engine.errors import ConfigError, NotBuilt
-from spaninfer_engine.kv_memory import (
+from spaninfer_engine.cache.memory_plan import (
     STATES_PER_REQUEST,
     Demand,
     longest,
     span_bytes,
     spans_per_request,
 )
+from spaninfer_engine.config import EngineConfig, KVDType, Quantize
+from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.packed import PackedReader

@@ -9,14 +9,13 @@ from typing import Any, Protocol
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import EngineConfig, Resolved
-from spaninfer_engine.encoder_front import EncoderFront
-from spaninfer_engine.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.preprocess.layout import MediaSetup
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.spec.nodes import Model
 from spaninfer_engine.step.device import Bytes
+from spaninfer_engine.step.plan import SpanCopy, StepPlan, StepResult
 from spaninfer_engine.text.template import ChatTemplate
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -68,20 +67,6 @@ class PlanRunner(Protocol):
     def close(self) -> None:
         """Give weights and spans back; idempotent."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontParts:
-    """What a front is made of."""
-
-    resolved: Resolved
-    context: int  # tokens of prompt and answer together
-    vocab: int
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    sampling: SamplingParams  # where a request brings none
-    media: MediaSetup | None
-    encoder: EncoderFront | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

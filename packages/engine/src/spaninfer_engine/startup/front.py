@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from spaninfer_engine.config import EngineConfig, Resolved
-from spaninfer_engine.encoder_front import EncoderFront
+from spaninfer_engine.frontend.encoder import EncoderFront
+from spaninfer_engine.frontend.parts import FrontParts
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.packed import PackedReader
 from spaninfer_engine.load.packing import as_packed
 from spaninfer_engine.spec import Encoder
 from spaninfer_engine.startup.assets import open_texts
 from spaninfer_engine.startup.build import locate, resolve_model
-from spaninfer_engine.startup.components import FrontParts
 from spaninfer_engine.startup.media import media_setup
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.memory import available_bytes
+from spaninfer_engine.backends.host_memory import available_bytes
 
 _KERNELS = ("spaninfer_kernels_cuda", "span_attention", "cuda.bindings", "cuda.pathfinder")
 

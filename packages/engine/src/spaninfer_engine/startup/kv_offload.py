@@ -9,13 +9,13 @@ from importlib.metadata import version
 from math import inf, isinf
 from pathlib import Path
 
+from spaninfer_engine.backends.host_memory import total_bytes
 from spaninfer_engine.backends.registry import BACKENDS
+from spaninfer_engine.cache.memory_plan import Stored, gib, span_bytes
 from spaninfer_engine.cache.span_files import SpanFiles
 from spaninfer_engine.config import Decision, EngineConfig, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import Stored, gib, span_bytes
 from spaninfer_engine.load import Checkpoint
-from spaninfer_engine.memory import total_bytes
 from spaninfer_engine.spec.nodes import CacheGroup, Model
 
 STAGING_BYTES = 256 << 20  # of slots through which spans pass to and from disk, unasked

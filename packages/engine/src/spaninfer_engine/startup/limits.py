@@ -8,10 +8,7 @@ from math import prod
 
 from spaninfer_op_reference import WeightFormat
 
-from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS
-from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
-from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import (
+from spaninfer_engine.cache.memory_plan import (
     Demand,
     Needs,
     Stored,
@@ -21,14 +18,17 @@ from spaninfer_engine.kv_memory import (
     span_bytes,
     spans_per_request,
 )
+from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS
+from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.packing import packing_of
-from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, Model
 from spaninfer_engine.spec.pooling_nodes import LogitScore
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.kv_offload import decide_kv_offload, offload_decisions
+from spaninfer_engine.step.plan import Tuning
 
 STORED: Mapping[KVDType, Stored] = {
     "float32": Stored(32),

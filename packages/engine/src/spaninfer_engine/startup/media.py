@@ -10,8 +10,8 @@ from typing import Any
 from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.media import MediaKind, TowerInput
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
+from spaninfer_engine.request.media import MediaKind, TowerInput
 from spaninfer_engine.spec.nodes import Decoder, Model, ropes
 from spaninfer_engine.startup.compute import Compute
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spaninfer_engine.backends.host_memory import available_bytes
+from spaninfer_engine.cache.memory_plan import gib
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import gib
-from spaninfer_engine.memory import available_bytes
 
 
 @contextmanager

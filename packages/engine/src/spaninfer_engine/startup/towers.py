@@ -8,9 +8,9 @@ from typing import Any
 
 from spaninfer_engine.backends.backend import BackendOptions
 from spaninfer_engine.backends.host.tower import HostTower
+from spaninfer_engine.cache.memory_plan import gib
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import gib
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed import PackedReader

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.media import runs_within
-from spaninfer_engine.plan import Slice
-from spaninfer_engine.request import MAX_LOGPROBS
+from spaninfer_engine.request.media import runs_within
+from spaninfer_engine.request.request import MAX_LOGPROBS
+from spaninfer_engine.step.plan import Slice
 from spaninfer_engine.step.sequences import Sequences
 
 Ints = NDArray[np.int32]

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.media import TowerInput
-from spaninfer_engine.plan import NewSequence, SpanCopy, TableUpdate
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.step.batch import Batch
+from spaninfer_engine.step.plan import NewSequence, SpanCopy, TableUpdate
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spaninfer_engine.plan import NewSequence
+from spaninfer_engine.step.plan import NewSequence
 
 MAX_LISTED = 1024
 """Words of a sequence's lists, and as many biases: 2 MB for 256 sequences; OpenAI takes 300."""

@@ -12,8 +12,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.media import MediaRun, PromptMedia
-from spaninfer_engine.plan import NewSequence, TableUpdate
+from spaninfer_engine.request.media import MediaRun, PromptMedia
+from spaninfer_engine.step.plan import NewSequence, TableUpdate
 
 NO_SECOND = np.int32(np.iinfo(np.int32).max)  # behind every position
 

@@ -12,11 +12,11 @@ from spaninfer_engine.backends.cpu.inputs import Inputs
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 
 SPAN_LEN = 4

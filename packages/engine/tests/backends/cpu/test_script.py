@@ -11,11 +11,11 @@ from runners import runner_on
 from spaninfer_engine.backends.cpu import script
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cpu.script import LastRun, is_worth_waking
-from spaninfer_engine.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
+from spaninfer_engine.step.plan import NewSequence, Slice, StepPlan, TableUpdate
 from spaninfer_kernels_cpu import ThreadPool
 from stepping import Model
 

@@ -11,7 +11,7 @@ from ml_dtypes import bfloat16
 from random_llama import write_model
 from spaninfer_engine import Engine, EngineConfig, SamplingParams
 from spaninfer_engine.backends.cpu.tuning import MIN_BYTES, GemmTuner
-from spaninfer_engine.tune import tune
+from spaninfer_engine.tools.cpu_tuning import tune
 from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu import Compilers, Format, MicroKernels, Packed, active_level, pack
 

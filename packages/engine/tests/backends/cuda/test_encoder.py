@@ -28,11 +28,11 @@ from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.ops.bound import POOL, BoundProgram
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
+from spaninfer_engine.request.texts import Text
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.spec.nodes import Encoder, ropes
 from spaninfer_engine.startup.build import resolve_model
 from spaninfer_engine.step.sequences import Sequences
-from spaninfer_engine.texts import Text
 
 torch = pytest.importorskip("torch")
 

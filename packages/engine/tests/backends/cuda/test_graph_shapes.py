@@ -17,9 +17,9 @@ from spaninfer_engine.backends.cuda.sampling_launches import (
     PLAIN,
     SamplingLaunches,
 )
-from spaninfer_engine.plan import NewSequence, Slice
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice
 from spaninfer_engine.step.sampling import SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 from threaded_device import Columns

@@ -12,11 +12,11 @@ from backends import ON_GPU, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.ops.step import SpanCache, Step
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.device import Updates
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 
 torch = pytest.importorskip("torch")

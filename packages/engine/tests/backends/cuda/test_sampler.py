@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.sampler import logprobs_of
-from spaninfer_engine.request import MAX_LOGPROBS
+from spaninfer_engine.request.request import MAX_LOGPROBS
 
 
 @pytest.mark.parametrize("count", [0, 1, MAX_LOGPROBS])

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.sampling_buffers import packed
-from spaninfer_engine.plan import NewSequence
-from spaninfer_engine.request import MAX_COUNT, SamplingParams
+from spaninfer_engine.request.request import MAX_COUNT, SamplingParams
+from spaninfer_engine.step.plan import NewSequence
 from spaninfer_engine.step.sampling import DeviceSamplingParams
 
 PLAIN = dict(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1, seed=2**63 + 5, prompt_len=3)

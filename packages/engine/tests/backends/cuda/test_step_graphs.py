@@ -19,9 +19,9 @@ from spaninfer_engine.backends.cuda.step_graphs import (
     NEEDED_OPEN,
     StepGraphs,
 )
-from spaninfer_engine.plan import NewSequence, Slice
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.step.batch import Batch, build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice
 from spaninfer_engine.step.sampling import SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 

@@ -29,11 +29,11 @@ from noise import rms
 from numpy.typing import NDArray
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import EXTRA, TOWER, Programs
 from spaninfer_engine.program.bind import bind_all
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.spec import find, resolve
 from spaninfer_engine.spec.nodes import Decoder
 from tile_models import WIDE_TILED, TiledOracle, tiles

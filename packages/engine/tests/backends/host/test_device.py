@@ -5,11 +5,11 @@ from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.plan import NewSequence, Slice, TableUpdate
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.attention_nodes import Rope
 from spaninfer_engine.spec.frequencies import Frequencies
 from spaninfer_engine.step.batch import build_batch
+from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
 
 PLAIN = Frequencies("default", dim=4, theta=100.0, max_len=64, original_len=64)

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from spaninfer_engine.backends.torch.ops import TorchOps  # noqa: E402
-from spaninfer_engine.media import Levels  # noqa: E402
+from spaninfer_engine.request.media import Levels  # noqa: E402
 
 
 @pytest.mark.parametrize("array", [

@@ -51,7 +51,7 @@ class PlacedFields(RequestFields):
 class DrawFields(PlacedFields):
     """The parameters of requests that generate which OpenAI's and Anthropic's APIs share.
 
-    Ranges are checked in one place, spaninfer_engine.request.SamplingParams; here only types.
+    Ranges are checked in one place, spaninfer_engine.SamplingParams; here only types.
     """
 
     model: str | None = None

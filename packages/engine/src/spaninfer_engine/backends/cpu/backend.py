@@ -21,8 +21,8 @@ from spaninfer_engine.backends.backend import (
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.backends.start import Tell as StageTell
+from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.kv_memory import Needs
 from spaninfer_engine.load.packing import GROUPED, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops

@@ -11,7 +11,7 @@ from spaninfer_kernels_cpu import Logprobs, Sampler, SamplingRow
 from spaninfer_op_reference import GREEDY, NoToken, RowSampling, process
 from spaninfer_op_reference import sample as sample_by_definition
 
-from spaninfer_engine.logprobs import TokenLogprobs
+from spaninfer_engine.request.logprobs import TokenLogprobs
 
 Logits = NDArray[np.float32]
 

@@ -19,14 +19,14 @@ from spaninfer_engine.backends.backend import (
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.start import Start, Tell
+from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.kv_memory import Demand
 from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import Encoder, Model
+from spaninfer_engine.step.plan import Tuning
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
 MIN_CAPABILITY = (7, 5)  # Turing, the oldest that there are kernels for

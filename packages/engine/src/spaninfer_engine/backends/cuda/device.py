@@ -33,14 +33,14 @@ from spaninfer_engine.backends.cuda.warmup import LONGER, SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import Rotation, Rows, Step
-from spaninfer_engine.plan import NewSequence, SpanCopy
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.step.batch import Batch, Run
 from spaninfer_engine.step.device import Bytes, TokenMasks, Updates
 from spaninfer_engine.step.mirror import SequenceMirror
+from spaninfer_engine.step.plan import NewSequence, SpanCopy
 from spaninfer_engine.step.sampling import DeviceSamplingParams, SamplingWork, fits_kernel
 
 Words = NDArray[np.int32]

@@ -13,7 +13,7 @@ from spaninfer_engine.backends.cuda.memory import allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.text_device import CudaTextDevice, TextProgram
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import Tell
-from spaninfer_engine.kv_memory import Demand, Needs
+from spaninfer_engine.cache.memory_plan import Demand, Needs
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.spec.nodes import Encoder, ropes
 from spaninfer_engine.step.batch import cut_batch

@@ -16,7 +16,7 @@ from spaninfer_engine.backends.cuda.kernels import ELEMENTS
 from spaninfer_engine.backends.cuda.memory import StepMemory
 from spaninfer_engine.backends.cuda.sampling_buffers import SamplingBuffers
 from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
-from spaninfer_engine.request import MAX_LOGPROBS
+from spaninfer_engine.request.request import MAX_LOGPROBS
 from spaninfer_engine.step.device import Logprobs, Samples
 
 Words = NDArray[np.int32]

@@ -25,12 +25,12 @@ from spaninfer_engine.backends.cuda.warmup import largest_input
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.backends.start import Tell
-from spaninfer_engine.kv_memory import Demand, Needs
+from spaninfer_engine.cache.memory_plan import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
-from spaninfer_engine.plan import Tuning
 from spaninfer_engine.spec.nodes import Decoder, ropes
 from spaninfer_engine.spec.tree import parameter_count
+from spaninfer_engine.step.plan import Tuning
 from spaninfer_engine.step.sequences import Sequences
 
 BY_PROMPT = frozenset({"plain_attention", "sparse_selection", "sparse_attention"})

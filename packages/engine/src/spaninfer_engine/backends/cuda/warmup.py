@@ -11,8 +11,8 @@ from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
 from spaninfer_engine.backends.cuda.latent_keys import CHUNK_TOKENS
 from spaninfer_engine.backends.cuda.memory import Sizes
 from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
-from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.clips import num_rows, num_tokens
+from spaninfer_engine.request.media import Levels, TowerInput
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Batch
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.backends.host.tower_step import plain_step
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import STEM, TOWER
 from spaninfer_engine.ops.clips import cut, num_rows, num_tokens, strided, unfolded
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower, num_extra
 from spaninfer_engine.step.batch import Ints
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.errors import NoMemory
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.states import StatePieces
 from spaninfer_engine.ops.step import (
@@ -24,11 +23,12 @@ from spaninfer_engine.ops.step import (
     Step,
 )
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.plan import NewSequence, Slice, SpanCopy
-from spaninfer_engine.request import SamplingParams
+from spaninfer_engine.request.media import TowerInput
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.step.batch import Batch, Ints, build_batch
 from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks, Updates
+from spaninfer_engine.step.plan import NewSequence, Slice, SpanCopy
 from spaninfer_engine.step.sequences import Sequences
 
 Floats = NDArray[np.float32]

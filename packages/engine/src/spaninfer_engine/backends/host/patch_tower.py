@@ -9,11 +9,11 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.media import Levels, TowerInput
 from spaninfer_engine.ops.bound import TOWER
 from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
 from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
 from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.request.media import Levels, TowerInput
 from spaninfer_engine.spec.tower_nodes import PatchTower, Resampler, num_extra
 from spaninfer_engine.step.batch import Ints
 

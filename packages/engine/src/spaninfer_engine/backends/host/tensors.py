@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.host.states import as_rows, state_cache
-from spaninfer_engine.media import Levels
-from spaninfer_engine.memory import HOST_SHARE, available_bytes
+from spaninfer_engine.backends.host_memory import HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.ops.tensors import span_buffer_shape
+from spaninfer_engine.request.media import Levels
 from spaninfer_engine.spec.nodes import CacheGroup
 
 Array = NDArray[Any]

@@ -12,10 +12,10 @@ from spaninfer_engine.backends.host.audio_tower import ClipReader
 from spaninfer_engine.backends.host.patch_tower import PatchReader
 from spaninfer_engine.backends.host.tower_step import plain_step
 from spaninfer_engine.errors import NoMemory
-from spaninfer_engine.media import TowerInput
 from spaninfer_engine.ops.bound import EXTRA, ProgramKey, Programs, drained
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
+from spaninfer_engine.request.media import TowerInput
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra
 from spaninfer_engine.step.batch import Ints
 

@@ -13,15 +13,15 @@ from spaninfer_op_reference import WeightFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, rounded_layout, rounded_weights
+from spaninfer_engine.backends.host_memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.backends.torch.devices import free_device_bytes, usable_device
 from spaninfer_engine.backends.torch.states import state_cache
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.media import Levels
-from spaninfer_engine.memory import DEVICE_SHARE, HOST_SHARE, available_bytes
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.ops.tensors import span_buffer_shape
+from spaninfer_engine.request.media import Levels
 from spaninfer_engine.spec.nodes import CacheGroup
 
 _WIDE = "float32"  # the layout of weights in float32

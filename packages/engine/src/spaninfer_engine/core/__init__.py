@@ -1,0 +1,1 @@
+"""The core of an engine: its loop, the parts it is made of, and what it reports of itself."""

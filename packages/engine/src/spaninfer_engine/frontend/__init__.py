@@ -1,0 +1,1 @@
+"""From conversations, texts and prompts to requests, without a model's weights."""

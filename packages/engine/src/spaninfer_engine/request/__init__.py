@@ -1,0 +1,1 @@
+"""Requests as data: prompts, media, sampling parameters and outputs."""

@@ -1,0 +1,82 @@
+"""Prompts in every form that callers give, as token ids."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard, overload
+
+import numpy as np
+
+from spaninfer_engine.errors import InvalidPrompt, shown
+from spaninfer_engine.request.media import PromptMedia
+from spaninfer_engine.request.request import TokenIds
+
+Prompt: TypeAlias = str | Sequence[int]
+"""A text, or token ids; a MediaPrompt among them."""
+
+
+class MediaPrompt(Sequence[int]):
+    """Token ids with media: placeholder tokens stand where rows of the media's encodings go."""
+
+    def __init__(self, token_ids: Sequence[int], media: PromptMedia) -> None:
+        self._token_ids, self.media = tuple(token_ids), media
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        """Return a token id, or ids without media."""
+        return self._token_ids[index]
+
+    def __len__(self) -> int:
+        """Return the number of tokens, placeholders included."""
+        return len(self._token_ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._token_ids)
+
+
+def media_of(prompt: Prompt | TokenIds) -> PromptMedia | None:
+    """Return the media of a prompt, if it has some."""
+    return prompt.media if isinstance(prompt, MediaPrompt) else None
+
+
+def token_ids(prompt: Sequence[int] | TokenIds) -> TokenIds:
+    """Return a prompt's ids as an array; InvalidPrompt where they are no whole numbers."""
+    if isinstance(prompt, np.ndarray) and prompt.dtype == np.int64:
+        return prompt
+    try:  # 4000 numbers take 34 µs like this, 80 to 150 as an array
+        words = struct.pack(f"{len(prompt)}q", *prompt)
+    except struct.error as error:
+        allowed = "text or token ids, whole numbers below 2**63"
+        raise InvalidPrompt(f"a prompt is {allowed}: {error}") from error
+    return np.frombuffer(words, np.int64)
+
+
+def check_sequence(prompts: object) -> None:
+    """Raise InvalidPrompt for what is neither text nor a sequence; bytes would pass for ids."""
+    is_sequence = hasattr(prompts, "__len__") and hasattr(prompts, "__getitem__")
+    if not is_sequence or isinstance(prompts, bytes | bytearray | Mapping):
+        kind = type(prompts).__name__
+        raise InvalidPrompt(f"a prompt is text or a sequence of token ids; this one is {kind}")
+
+
+def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Return True for one conversation, False for a list of them; InvalidPrompt for neither."""
+    if isinstance(messages, Sequence) and not isinstance(messages, str | bytes):
+        if all(isinstance(message, Mapping) for message in messages):
+            return len(messages) > 0
+        if all(isinstance(each, Sequence) and is_conversation(each) for each in messages):
+            return False
+    raise InvalidPrompt(
+        'messages are a list such as [{"role": "user", "content": "Hello!"}], or a list of such '
+        f"lists; this is {shown(messages)}; generate() continues a text"
+    )
+
+
+def is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
+    """Return True for one prompt, False for a list of them."""
+    check_sequence(prompts)
+    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
