@@ -229,15 +229,14 @@ def bench_structured(
         typer.Option(help="The folder of the JSON-Schema test suite, whose schemas are compiled."),
     ] = None,
     runs: Runs = 3,
+    weights: options.WhichWeights = "checkpoint",
     threads: options.Threads = None,
     compute: options.Compute,
     cache: options.Cache,
 ) -> None:
     """Time structured output: compiling schemas, masks, and steps of guided requests."""
-    with (
-        show.errors_as_sentences(),
-        engine_on(threads, model=model, **compute.asked, **cache.asked) as engine,
-    ):
+    asked = {"model": model, "weights": weights, **compute.asked, **cache.asked}
+    with show.errors_as_sentences(), engine_on(threads, **asked) as engine:
         for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
             typer.echo(json.dumps(record))
 
