@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 from code_forms import FORMS, made, meant
-from expansion import FEW, ROUNDED, expands, rounded_rows
+from expansion import FEW, expands, may_lack, most_few, rows_seen
 from spaninfer_kernels_cpu import linear, pack_codes
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
@@ -30,15 +30,15 @@ def multiplied(name, outputs, channels, num_rows, x=None):
 
     linear(x, pack_codes([weight], FORMS[name]), out=out)
 
-    format, unit = FORMS[name], 2e-6
-    if expands(format, num_rows):
-        seen, unit = rounded_rows(x), unit + ROUNDED
-    else:
-        seen = activations(x, format.group or channels)
-    numbers = meant(name, weight)[0]
+    format, numbers = FORMS[name], meant(name, weight)[0]
     # Of a number with a minimum or a zero point, both parts are added for themselves.
     sizes = np.abs(numbers) if format.codes.shift == "none" else parts_of(name, weight)
-    return out, seen @ numbers.T, unit * (np.abs(seen) @ sizes.T) + 1e-30
+    lacking = 2e-6 * sizes
+    if expands(format, num_rows):
+        seen, lacking = rows_seen(x, format), lacking + may_lack(format, numbers, sizes)
+    else:
+        seen = activations(x, format.group or channels)
+    return out, seen @ numbers.T, np.abs(seen) @ lacking.T + 1e-30
 
 
 def activations(x, group):
@@ -88,11 +88,12 @@ def test_the_largest_codes_and_activations_do_not_overflow(name):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_row_has_the_same_result_alone_and_among_others(name):
-    """On CPUs with tiles the same alone and among a few, and the same among any more."""
+    """Where many are multiplied otherwise, the same alone and among a few, and among any more."""
     weight = pack_codes([made(name, 1, 100, 512)], FORMS[name])
     x = np.random.default_rng(2).standard_normal((70, 512), np.float32)
+    few = most_few(FORMS[name])
 
-    for num_rows, each in ((FEW, 1), (70, FEW + 1)):
+    for num_rows, each in ((few, 1), (70, few + 1)):
         together, apart = (np.full((num_rows, 100), NAN) for _ in range(2))
         linear(x[:num_rows], weight, out=together)
         for start in (*range(0, num_rows - each, each), num_rows - each):
@@ -112,6 +113,24 @@ def test_many_rows_are_within_a_256th_of_the_numbers_that_codes_stand_for(name):
     wide = x.astype(np.float64)
     bound = 2.0**-8 * (np.abs(wide) @ np.abs(numbers).T)
     assert (np.abs(out - wide @ numbers.T) <= bound).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_among_many_rows_is_within_a_byte_of_what_its_code_stands_for(name):
+    """Rows with one activation show each weight: 600 channels are a part of a group more."""
+    codes, channels = FORMS[name].codes, 600 if FORMS[name].codes.inner is None else 768
+    weight, x = made(name, 1, 70, channels), np.eye(channels, dtype=np.float32)
+    numbers = codes.table or range(codes.levels)
+    weight.codes[..., ::16], weight.codes[..., 1::16] = np.argmin(numbers), np.argmax(numbers)
+    out = np.full((channels, 70), NAN)
+
+    linear(x, pack_codes([weight], FORMS[name]), out=out)
+
+    numbers = meant(name, weight)[0]
+    lacking = 2e-6 * (np.abs(numbers) + parts_of(name, weight))
+    if expands(FORMS[name], channels):
+        lacking += may_lack(FORMS[name], numbers, np.abs(numbers), reached=1)
+    assert (np.abs(out.T - numbers) <= lacking).all()
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -136,7 +155,8 @@ def test_more_rows_than_a_task_has_are_added_in_place_as_if_each_were_alone(name
     linear(x, weight, out=plain, bias=bias)
 
     np.testing.assert_allclose(together, residual + np.float32(0.5) * plain, rtol=1e-5, atol=1e-4)
-    for first, stop in ((0, FEW + 1), (190, 197 + FEW), (380, 401)):
+    few = most_few(FORMS[name])
+    for first, stop in ((0, few + 1), (190, 197 + few), (400 - few, 401)):
         np.testing.assert_array_equal(added(first, stop), together[first:stop])
 
 

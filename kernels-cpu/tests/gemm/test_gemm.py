@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as definition
-from expansion import FEW, ROUNDED, expands, rounded_rows
+from expansion import expands, may_lack, most_few, rows_seen
 from spaninfer_kernels_cpu import (
     DTypeError,
     Format,
@@ -120,8 +120,8 @@ def test_two_products_of_the_largest_narrow_codes_do_not_overflow_16_bits(group)
     numbers = np.tile(np.array([-1, -1, 1, 1], np.float32), (64, 1024))  # codes 0 and 180
     weight = pack(numbers, Format("w7a7", group))
     for x in ([0, 0, 1, 1], [0, 0, -1, -1], [1, 1, 1, 1], [1, 1, -1, -1]):
-        rows = np.tile(np.array(x, np.float32), (FEW, 1024))
-        out = np.full((FEW, 64), NAN)
+        rows = np.tile(np.array(x, np.float32), (8, 1024))
+        out = np.full((8, 64), NAN)
         linear(rows, weight, out=out)
 
         truth = rows.astype(np.float64) @ unpack(weight).T
@@ -143,7 +143,7 @@ def test_bfloat16_activations_are_not_rounded_further(size):
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
 def test_a_row_has_the_same_result_alone_and_among_others(format):
-    rng, num_rows = np.random.default_rng(2), FEW if expands(format, 11) else 11
+    rng, num_rows = np.random.default_rng(2), min(11, most_few(format))
     weight = pack(rng.standard_normal((100, 300), np.float32), format)
     x = rng.standard_normal((num_rows, 300), np.float32)
     together, alone = np.full((num_rows, 100), NAN), np.full((num_rows, 100), NAN)
@@ -278,16 +278,16 @@ def test_arguments_that_do_not_fit_are_named():
 def assert_close(out, x, weight, bias=0.0):
     """Compare with the definition; the bound is in units of the sum of the products' sizes.
 
-    2^-17 is what two bfloat16 may lack of an activation, ROUNDED what one may of a weight.
+    2^-17 is what two bfloat16 may lack of an activation.
     """
     factors = activations(x, weight.layout)
     one, _ = micro_kernels(weight.layout.format, rounded=False, level=active_level())
     unit = 1e-6 if one.parts == 1 else 1e-6 + 2**-17
-    if expands(weight.layout.format, len(x)):
-        unit += ROUNDED
     weights = unpack(weight).astype(np.float64)
     expected = factors @ weights.T + bias
     bound = unit * (np.abs(factors) @ np.abs(weights).T + np.abs(bias)) + 1e-30
+    if expands(weight.layout.format, len(x)):
+        bound += np.abs(factors) @ may_lack(weight.layout.format, weights, np.abs(weights)).T
     assert (np.abs(out - expected) <= bound).all(), np.abs((out - expected) / bound).max()
 
 
@@ -296,7 +296,7 @@ def activations(x, layout):
     if not layout.format.is_quantised:
         return x.astype(np.float64)
     if expands(layout.format, len(x)):
-        return rounded_rows(x)
+        return rows_seen(x, layout.format)
     parts = []
     for start in range(0, layout.channels, layout.group_channels):
         group = x[:, start : start + layout.group_channels]

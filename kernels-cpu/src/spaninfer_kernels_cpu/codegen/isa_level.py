@@ -40,7 +40,8 @@ class IsaLevel:
     outputs in registers: 24 of 32 with AVX-512 and NEON, 12 of 16 with AVX2. Weights of the kinds
     in `tiles` take those of AMX instead (`amx_tile`), and of those in `tiles_of_rows` if an output
     has one scale: then sums of tiles leave them once, not after every group of channels. With
-    `expands`, many rows of other codes take those of bfloat16.
+    `expands`, many rows of other codes take those of bfloat16, or codes of fewer than 8 bits become
+    bytes with fewer scales.
     """
 
     name: str
@@ -49,7 +50,7 @@ class IsaLevel:
     bf16_dot: Bf16Dot | None = None
     tiles: frozenset[str] = frozenset()
     tiles_of_rows: frozenset[str] = frozenset()
-    expands: bool = False
+    expands: Literal["tiles", "bytes"] | None = None
     slow_on: frozenset[str] = frozenset()
     rows: int = 6
     blocks: int = 1
@@ -72,7 +73,7 @@ ISA_LEVELS = (
     IsaLevel("neon_i8mm", frozenset({"neon", "i8mm", "bf16"}), "usdot", bf16_dot="bfdot"),
     IsaLevel("avx2", _AVX2, "madd"),
     IsaLevel("avx2_vnni", _AVX2 | {"avxvnni"}, "vnni256"),
-    IsaLevel("avx512_vnni", _AVX512_VNNI, "vnni512", blocks=4),
+    IsaLevel("avx512_vnni", _AVX512_VNNI, "vnni512", expands="bytes", blocks=4),
     IsaLevel(
         "avx512_bf16",
         _AVX512_VNNI | {"avx512bf16"},
@@ -83,6 +84,7 @@ ISA_LEVELS = (
         # hide tiles, but not what the core is: prompts of a 0.5B model 217 against 335 tokens per
         # second (two CPUs, 2026-11-22).
         slow_on=frozenset({"amx-bf16", "sapphirerapids", "emeraldrapids"}),
+        expands="bytes",
         blocks=4,
     ),
     IsaLevel(
@@ -91,7 +93,7 @@ ISA_LEVELS = (
         "vnni512",
         tiles=frozenset({"bfloat16"}),
         tiles_of_rows=frozenset({"int8"}),
-        expands=True,
+        expands="tiles",
         blocks=4,
     ),
     IsaLevel(

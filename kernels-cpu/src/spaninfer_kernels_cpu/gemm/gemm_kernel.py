@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm import expanded_panel
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
-from spaninfer_kernels_cpu.gemm.micro_kernel import MOST_ROWS, ROWS_PER_TASK, MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import EXPANDED_ABOVE, MOST_ROWS, MicroKernel
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
 from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply, row_record_bytes
@@ -37,8 +37,7 @@ from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
 
 Floats = NDArray[np.float32]
 
-_SUMS = StackBytes(STEP_BYTES * (ROWS_PER_TASK + 8))  # a tile writes past the last row
-_SUMS_OF_TILES = StackBytes(STEP_BYTES * MOST_ROWS)
+_SUMS = StackBytes(STEP_BYTES * (MOST_ROWS + 8))  # a tile writes past the last row
 
 SEGMENT_NUMBERS = 3  # int32 of a segment: an expert, its first row, the row behind its last
 
@@ -57,8 +56,8 @@ class GemmTiles(Constant):
 
     @property
     def few(self) -> int:
-        """The most rows that small tiles, or a medium one, multiply."""
-        return 2 * self.small.rows
+        """The most rows that small tiles, or medium ones, multiply."""
+        return EXPANDED_ABOVE if self.large.expands_to_bytes else 2 * self.small.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
 
 def _choose_multiply_rows(tiles: GemmTiles) -> Any:
     if tiles.large.expands:
-        return _by_expanded_panels
+        return _by_expanded_bytes if tiles.large.expands_to_bytes else _by_expanded_panels
     return _by_unpacked_blocks if tiles.large.unpacks else _by_tiles
 
 
@@ -183,13 +182,30 @@ def _by_unpacked_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: 
     weight = job.arguments.weight
     if stop - first <= tiles.few or not fits(tiles.large, weight.panel_bytes // weight.records):
         _multiply_rows(tiles, job, end, first, stop)
-        return
+    else:
+        _multiply_blocks(tiles, job, end, first, stop)
+
+
+def _by_expanded_bytes(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply a few rows by tiles of codes, and more by a panel expanded to bytes.
+
+    By the number of all rows: they were prepared for the one or the other.
+    """
+    if job.rows > tiles.few:
+        _multiply_blocks(tiles, job, end, first, stop)
+    else:
+        _multiply_few(tiles, job, end, first, stop)
+
+
+@device_function
+def _multiply_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply rows by what `unpacked_block` makes of the panel."""
     following, lines = _following(job, end), 0
     if following != 0:
         lines = _k_block_bytes(job.arguments) // CACHE_LINE
     sums = stack(_SUMS)
-    for start in range(first, stop, ROWS_PER_TASK):
-        count = smaller(ROWS_PER_TASK, stop - start)
+    for start in range(first, stop, MOST_ROWS):
+        count = smaller(MOST_ROWS, stop - start)
         rows, ending = _panel_rows(tiles, job, start, count, sums), _ending(job, start)
         multiply_panel(tiles.large, rows, ending, (following, lines))
         lines = 0
@@ -206,14 +222,19 @@ def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: 
 
     By the number of all rows: they were prepared for the one or the other.
     """
-    if job.rows > tiles.few and first < stop:
-        sums = stack(_SUMS_OF_TILES)
+    if job.rows <= tiles.few:
+        _multiply_few(tiles, job, end, first, stop)
+    elif first < stop:
+        sums = stack(_SUMS)
         rows = _panel_rows(tiles, job, first, stop - first, sums)
         coming = _coming(job, _following(job, end), 0, 1, 1)
         expanded_panel.multiply_panel(tiles.large, rows, coming)
         for row in range(stop - first):
             _write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
-        return
+
+
+@device_function
+def _multiply_few(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
     following, start = _following(job, end), first
     while start < stop:
         start += _few(tiles, job, first, start, stop, following)

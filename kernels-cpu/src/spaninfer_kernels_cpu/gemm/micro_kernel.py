@@ -23,6 +23,9 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     Layout,
 )
 
+EXPANDED = Codes(8, 128, "float32", "none")
+"""What codes are expanded to in bytes, in groups of EXPANDED_GROUP."""
+
 WIDENED_ROWS = 4
 PAIRED_ROWS = 8
 NARROW_ROWS = 4
@@ -30,14 +33,20 @@ AHEAD = 4096  # bytes
 SMALL_TILE_ROWS = 4
 UNPACKED_CHANNELS = 384  # of a block: 6 KB, or 12 where they take 16 bits, and scales
 ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay beside the panel
-MOST_ROWS = 256  # of a task that multiplies by tiles
+MOST_ROWS = 256  # of a task that multiplies by tiles, or by expanded codes
+EXPANDED_GROUP = 128  # channels that share a scale where codes are expanded to bytes
+EXPANDED_CHANNELS = 1024  # of a part of a panel of such bytes: 66 KB
+EXPANDED_ROWS = 3  # of a tile: its sums of both kinds stay in registers
+EXPANDED_ABOVE = 32  # rows: a panel is expanded in the time in which 15 are multiplied (Zen 4)
 BESIDE = 1 << 20  # bytes of the second cache for activations
 K_BLOCK_BYTES = BESIDE // 128
 FINISHED_ROWS = 4
 LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
-IsaPath = ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles", "expanded tiles"]
+IsaPath = (
+    ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles", "expanded tiles", "expanded bytes"]
+)
 
 _BY_TILES = ("tiles", "split tiles", "expanded tiles")
 
@@ -49,9 +58,10 @@ class MicroKernel(Constant):
     Bytes of activations follow from the ISA path: float32 for "fma", pairs of bfloat16 for
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
-    two bfloat16; "expanded tiles" bfloat16, to which codes are expanded (`expanded_panel`). Weights
-    `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is not at
-    all. `codes` are None of numbers; `unpacked` ones lie as products take them.
+    two bfloat16; "expanded tiles" bfloat16, to which codes are expanded (`expanded_panel`);
+    "expanded bytes" codes of 8 bits in larger groups, as weights are then (`expanded_bytes`).
+    Weights `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is
+    not at all. `codes` are None of numbers; `unpacked` ones lie as products take them.
     """
 
     kind: Kind
@@ -92,18 +102,38 @@ class MicroKernel(Constant):
 
     @property
     def expands(self) -> bool:
-        """True if rows are multiplied by codes expanded to bfloat16 (`expanded_panel`)."""
-        return self.isa_path == "expanded tiles"
+        """True if rows are multiplied by codes expanded to bfloat16, or to bytes."""
+        return self.isa_path in ("expanded tiles", "expanded bytes")
+
+    @property
+    def expands_to_bytes(self) -> bool:
+        """True if rows are multiplied by codes expanded to bytes (`expanded_bytes`)."""
+        return self.isa_path == "expanded bytes"
 
     @property
     def unpacking(self) -> MicroKernel:
-        """The micro-kernel that multiplies by unpacked blocks."""
+        """The micro-kernel that multiplies by unpacked blocks, or by expanded panels."""
+        if self.expands_to_bytes:
+            return MicroKernel("codes", "vnni512", EXPANDED_ROWS, PANEL // LANES, codes=EXPANDED)
         return replace(self, rows=SMALL_TILE_ROWS, ahead=0, unpacked=True)
+
+    @property
+    def unpacked_channels(self) -> int:
+        """Channels of a block, or of an expanded panel, that rows go by at a time."""
+        return EXPANDED_CHANNELS if self.expands_to_bytes else UNPACKED_CHANNELS
 
     @property
     def finishing(self) -> MicroKernel:
         """The shape in which sums that AMX tiles wrote are finished by vectors."""
         return replace(self, rows=FINISHED_ROWS, blocks=PANEL // LANES)
+
+    @property
+    def block_room(self) -> StackBytes:
+        """Room for such a block, without its scales, or for such a panel."""
+        if self.expands_to_bytes:
+            groups = EXPANDED_CHANNELS // EXPANDED_GROUP
+            return StackBytes(groups * PANEL * (EXPANDED_GROUP + EXPANDED.parameter_bits // 8))
+        return StackBytes(2 * LANES * UNPACKED_CHANNELS)
 
     @property
     def unit_bytes(self) -> int:
@@ -161,6 +191,8 @@ class MicroKernel(Constant):
             return 1 if self.is_quantised and not self.expands else 2 * self.parts
         if self.isa_path in BF16_DOTS:
             return 2
+        if self.expands_to_bytes:
+            return 1
         codes = self.codes
         is_wide = codes is not None and codes.pairs_at_once == 0
         return 2 if is_wide and DOTS[self.isa_path].wide_activations else 1
@@ -205,8 +237,10 @@ def micro_kernels(
     one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes)
     if kind in level.tiles or (kind in level.tiles_of_rows and format.group is None):
         return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
-    if level.expands and codes is not None and codes.activation_bits <= 8:
+    if level.expands == "tiles" and codes is not None and codes.activation_bits <= 8:
         return one, MicroKernel(kind, "expanded tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
+    if level.expands == "bytes" and _gains_by_bytes(format):
+        return one, MicroKernel(kind, "expanded bytes", 2 * EXPANDED_ROWS, one.blocks, codes=codes)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
@@ -224,11 +258,29 @@ def micro_kernels(
     return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes)
 
 
+def _gains_by_bytes(format: Format) -> bool:
+    """Return True if many rows are multiplied faster by codes expanded to bytes in larger groups.
+
+    Not by codes of 8 bits, which would be rounded by as much as they were before.
+    """
+    codes = format.codes
+    if codes is None or format.group is None or codes.bits == 8:
+        return False
+    return format.group < EXPANDED_GROUP
+
+
+def expanded_groups(layout: Layout) -> int:
+    """Return the groups of a row where codes are expanded to bytes."""
+    return -(-layout.groups * layout.padded_channels // EXPANDED_GROUP)
+
+
 def row_bytes(layout: Layout, micro: MicroKernel) -> int:
     """Return the bytes of a row of activations for a weight: channels, then groups' parameters.
 
     Whole cache lines: a tile whose rows lie in two lines each loads in 51 cycles instead of 8.
     """
+    if micro.expands_to_bytes:
+        return whole_lines(expanded_groups(layout) * (EXPANDED_GROUP + ROW_PARAMETER_BYTES))
     num_bytes = layout.groups * layout.padded_channels * micro.channel_bytes
     return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.is_quantised)
 
@@ -287,7 +339,7 @@ class MicroKernels:
     @classmethod
     def of_groups(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
         """Return those of grouped GEMMs: all rows are prepared alike, whatever a group has."""
-        return cls.of(format, rounded=rounded, level=replace(level, expands=False))
+        return cls.of(format, rounded=rounded, level=replace(level, expands=None))
 
     @property
     def prepared_apart(self) -> MicroKernel | None:

@@ -19,7 +19,13 @@ from spaninfer_kernels_cpu.codegen.elements import BFLOAT16, FLOAT32, read, smal
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, row_bytes
+from spaninfer_kernels_cpu.gemm.micro_kernel import (
+    EXPANDED,
+    EXPANDED_GROUP,
+    MicroKernel,
+    expanded_groups,
+    row_bytes,
+)
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, row_at
@@ -63,6 +69,7 @@ def prepare_call(
         parts=parts,
         part_bytes=prepared_bytes(layout, micro, many),
         sizes=_sizes(layout, micro),
+        sizes_of_many=_sizes(layout, many or micro),
         rows_per_task=rows,
         most_few=most_few,
     )
@@ -85,6 +92,16 @@ class _RowSizes(Arguments):
 @cache
 def _sizes(layout: Layout, micro: MicroKernel) -> _RowSizes:
     """Return the sizes of a row."""
+    if micro.expands_to_bytes:
+        return _RowSizes(
+            channels=layout.channels,
+            group=EXPANDED_GROUP,
+            padded=EXPANDED_GROUP,
+            channel_bytes=micro.channel_bytes,
+            unsigned_offset=EXPANDED.offset,
+            groups=expanded_groups(layout),
+            most=EXPANDED.most_activation(EXPANDED_GROUP),
+        )
     codes = layout.format.codes
     return _RowSizes(
         channels=layout.channels,
@@ -104,6 +121,7 @@ class _PrepareArguments(Arguments):
     parts: int
     part_bytes: int
     sizes: _RowSizes
+    sizes_of_many: _RowSizes
     rows_per_task: int
     most_few: int
 
@@ -125,7 +143,7 @@ def prepare_kernel(micro: MicroKernel, many: MicroKernel | None = None) -> Kerne
 
 
 def _preparation_for(micro: MicroKernel) -> Preparation:
-    if micro.is_quantised and not micro.expands:
+    if micro.is_quantised and micro.isa_path != "expanded tiles":
         return _CODE
     if micro.parts > 1:
         return _SPLIT
@@ -135,7 +153,8 @@ def _preparation_for(micro: MicroKernel) -> Preparation:
 @variants
 def _prepare_kernel(preparation: Preparation, of_many: Preparation) -> Kernel:
     def prepare(arguments: _PrepareArguments, tokens: int, task: int) -> None:
-        some, given = arguments.rows_per_task, arguments.sizes
+        some, few = arguments.rows_per_task, tokens <= arguments.most_few
+        given = arguments.sizes if few else arguments.sizes_of_many
         sizes = RowSizes(
             given.channels,
             given.group,
@@ -149,7 +168,7 @@ def _prepare_kernel(preparation: Preparation, of_many: Preparation) -> Kernel:
             source, target = row_at(arguments.x, row), row_at(arguments.out, row)
             for part in range(arguments.parts):
                 numbers = source + part * sizes.channels * 4
-                if tokens <= arguments.most_few:
+                if few:
                     prepare_row(preparation, numbers, sizes, target)
                 else:
                     prepare_row(of_many, numbers, sizes, target)

@@ -60,6 +60,7 @@ def peak_gops(
     """
     format = Format(kind, None if kind in NUMBERS_PER_STEP else group)
     _, many = micro_kernels(format, rounded=rounded, level=active_level())
+    many = many.unpacking if many.expands_to_bytes else many
     workers = cpus or usable_cpus()
     space, out = np.zeros(_SPACE, np.uint8), np.zeros((workers, _SPACE), np.uint8)
     arguments = _RepeatArguments(space.ctypes.data, out.ctypes.data)

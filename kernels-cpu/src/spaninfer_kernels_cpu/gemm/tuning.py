@@ -29,8 +29,8 @@ BOUND = 2.0**-10
 equal bits in every candidate that quantises activations; products of bfloat16 pairs round otherwise
 than wide ones."""
 EXPANDED_BOUND = 2.0**-6
-"""The same between activations of 8 bits and codes expanded to bfloat16: the former are 127ths of
-the largest of a group."""
+"""The same where one of the two expands codes: activations of 8 bits are 127ths of the largest of a
+group, and so are bytes."""
 
 _PREFETCHES = ((0, False), (2 * AHEAD, True), (AHEAD, False))
 """Bytes ahead, and whether into the second cache only: what is best differs by format on a Zen 4,
@@ -91,7 +91,7 @@ def _named(
     first, *others = levels
     micro = MicroKernels.of(format, rounded=rounded, level=first)
     yield first.name, micro
-    has_tiles = not (micro.many.by_tiles or micro.many.unpacks)
+    has_tiles = not (micro.many.by_tiles or micro.many.unpacks or micro.many.expands)
     for ahead, far in _PREFETCHES:
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
@@ -131,7 +131,8 @@ def choose(found: Sequence[Candidate], seconds: Mapping[str, Seconds]) -> Choice
 
 def bound_of(candidate: Candidate, default: Candidate) -> float:
     """Return how much the results of a candidate may differ from the default's."""
-    is_alike = candidate.micro.many.expands == default.micro.many.expands
+    one, other = candidate.micro.many, default.micro.many
+    is_alike = one.isa_path == other.isa_path or not (one.expands or other.expands)
     return BOUND if is_alike else EXPANDED_BOUND
 
 

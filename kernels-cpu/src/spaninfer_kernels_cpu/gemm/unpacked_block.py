@@ -23,7 +23,13 @@ from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
 from spaninfer_kernels_cpu.gemm.code_dots import add_dots, start_dots
 from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE, unpack_unit
-from spaninfer_kernels_cpu.gemm.micro_kernel import UNPACKED_CHANNELS, MicroKernel
+from spaninfer_kernels_cpu.gemm.expanded_bytes import expand_codes
+from spaninfer_kernels_cpu.gemm.micro_kernel import (
+    EXPANDED_CHANNELS,
+    EXPANDED_GROUP,
+    UNPACKED_CHANNELS,
+    MicroKernel,
+)
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_bias,
@@ -47,7 +53,6 @@ from spaninfer_kernels_cpu.quantisation.layout import (
 
 BLOCKS = PANEL // LANES
 
-_CODES = StackBytes(2 * LANES * UNPACKED_CHANNELS)
 _SCALES = StackBytes(2 * BLOCK_BYTES * UNPACKED_CHANNELS // (UNIT // 2))
 
 
@@ -70,7 +75,7 @@ class Ending(NamedTuple):
 @device_function
 def fits(micro: MicroKernel, record_bytes: int) -> bool:
     """Return True if a record has no more channels than the cache is to hold."""
-    return _units(micro, record_bytes) * UNIT <= UNPACKED_CHANNELS
+    return _units(micro, record_bytes) * micro.unit_channels <= micro.unpacked_channels
 
 
 @device_function
@@ -83,11 +88,11 @@ def multiply_panel(micro: MicroKernel, job: PanelRows, ending: Ending, coming: L
     each = _records_at_once(micro, job.sizes[1])
     parts = (job.sizes[0] + each - 1) // each
     tiles = (job.num_rows + tile.rows - 1) // tile.rows
-    at_once, turn = share_of(coming, parts * BLOCKS * tiles), 0
-    room, scales = stack(_CODES), stack(_SCALES)
+    at_once, turn = share_of(coming, parts * (BLOCKS // tile.blocks) * tiles), 0
+    rooms = stack(micro.block_room), stack(_SCALES)
     for part in range(parts):
-        for block in range(BLOCKS):
-            count = _unpack(micro, job, part, block, (room, scales))
+        for block in range(0, BLOCKS, tile.blocks):
+            count = unpack(micro, job, part, block, rooms)
             for row in range(0, job.num_rows, tile.rows):
                 ask_for_share(coming, turn, at_once)
                 turn += 1
@@ -103,7 +108,7 @@ def multiply_panel(micro: MicroKernel, job: PanelRows, ending: Ending, coming: L
                     sums: Any = zero_tile(tile)
                 else:
                     sums = load_tile(tile, out)
-                sums = multiply_part(tile, sums, rows, (part, count), job.sizes, (room, scales))
+                sums = multiply_part(tile, sums, rows, (part, count), job.sizes, rooms)
                 if ends:
                     end_tile(tile, sums, ending, (row, last, block), outs)
                 else:
@@ -127,21 +132,42 @@ def end_tile(
 
 @device_function
 def _records_at_once(micro: MicroKernel, record_bytes: int) -> int:
-    at_once: int = larger(1, UNPACKED_CHANNELS // (_units(micro, record_bytes) * UNIT))
+    channels = _units(micro, record_bytes) * micro.unit_channels
+    at_once: int = larger(1, micro.unpacked_channels // channels)
     return at_once
 
 
 @device_function
 def _units(micro: MicroKernel, record_bytes: int) -> int:
-    """Return the units of 32 channels of a record."""
+    """Return the units of a record."""
     return (record_bytes - micro.parameter_bytes) // micro.weight_bytes
 
 
-@device_function
+@specialized(lambda micro: _expand if micro.expands_to_bytes else _unpack)
+def unpack(
+    micro: MicroKernel, job: PanelRows, part: int, block: int, rooms: tuple[int, int]
+) -> int:
+    """Write a part of the channels, and their scales; return how many groups of scales it has."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _expand(
+    micro: MicroKernel,
+    job: PanelRows,
+    part: int,
+    block: int,  # noqa: ARG001
+    rooms: tuple[int, int],
+) -> int:
+    """Write all blocks as bytes, scales beside them."""
+    records, record_bytes, _ = job.sizes
+    each, units = _records_at_once(micro, record_bytes), _units(micro, record_bytes)
+    first, last = part * each * units, records * units
+    return expand_codes(micro, job, first, smaller(last, first + each * units), rooms[0])
+
+
 def _unpack(
     micro: MicroKernel, job: PanelRows, part: int, block: int, rooms: tuple[int, int]
 ) -> int:
-    """Write a part of a block's channels, and their scales; return how many records it has."""
     records, record_bytes, _ = job.sizes
     each, units = _records_at_once(micro, record_bytes), _units(micro, record_bytes)
     count: int = smaller(each, records - part * each)
@@ -158,6 +184,8 @@ def _unpack(
 
 def _choose_part(micro: MicroKernel) -> Any:
     assert micro.codes is not None
+    if not micro.unpacked:
+        return _multiply_bytes
     return _multiply_halves if micro.codes.halves else _multiply_groups
 
 
@@ -170,7 +198,7 @@ def multiply_part(
     sizes: Sizes,
     rooms: tuple[int, int],
 ) -> Any:
-    """Return sums + the products of rows and a part: its number, and how many records it has."""
+    """Return sums + the products of rows and a part: its number, and what `unpack` returned."""
     raise NotImplementedError("exists in Numba functions only")
 
 
@@ -230,3 +258,27 @@ def _part_of_row(micro: MicroKernel, number: int, sizes: Sizes) -> tuple[int, in
     first = number * _records_at_once(micro, record_bytes)
     ends = records * row_record
     return first * row_record, ends + first * micro.record_groups * ROW_PARAMETER_BYTES
+
+
+def _multiply_bytes(
+    micro: MicroKernel,
+    sums: Any,
+    rows: Any,
+    part: tuple[int, int],
+    sizes: Sizes,
+    rooms: tuple[int, int],
+) -> Any:
+    """Groups are those of expanded codes, and so are those of rows, the last one filled up."""
+    at, row = rooms[0], part[0] * EXPANDED_CHANNELS
+    ends = (sizes[0] * sizes[2] + EXPANDED_GROUP - 1) // EXPANDED_GROUP * EXPANDED_GROUP
+    row_end = ends + row // EXPANDED_GROUP * ROW_PARAMETER_BYTES
+    for _ in range(part[1]):
+        dots = start_dots(micro, rows, row_end)
+        for _ in range(EXPANDED_GROUP // UNIT):
+            dots = add_dots(micro, WHOLE, dots, at, rows, row)
+            at += micro.weight_bytes
+            row += micro.row_bytes
+        sums = add_scaled(micro, sums, dots, (at, 0, 0, 0), rows, row_end)
+        at += micro.parameter_bytes
+        row_end += ROW_PARAMETER_BYTES
+    return sums
