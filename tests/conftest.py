@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +61,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def served(*arguments: str, python: str | Path = sys.executable) -> Iterator[Server]:
-    """Start a server on a free port; it is killed in the end if it still runs.
+def served(
+    *arguments: str | Path,
+    python: str | Path = sys.executable,
+    below: Sequence[str | Path] = (),
+) -> Iterator[Server]:
+    """Start a server on a free port, as the last arguments of a command if one is given; it is
+    killed in the end if it still runs.
 
     Behind the block, all that it printed is there.
     """
     process = subprocess.Popen(
-        [python, "-m", "spaninfer", "serve", "--port", "0", *arguments],
+        [*below, python, "-m", "spaninfer", "serve", "--port", "0", *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -31,6 +31,7 @@ from spaninfer_engine.errors import (
     UnknownArchitecture,
     Unread,
     UnsupportedTask,
+    WeightsTimeout,
 )
 from spaninfer_engine.output.handle import RequestHandle, ResultQueue
 from spaninfer_engine.request.request import (
@@ -94,4 +95,5 @@ __all__ = [
     "Unread",
     "UnsupportedTask",
     "Usage",
+    "WeightsTimeout",
 ]

@@ -429,8 +429,9 @@ class Engine(Frontend, Resource):
         """Refuse new requests, give running ones `drain_s` seconds to finish, stop the rest, and
         free all resources; idempotent.
 
-        `patience_s` is how long the last step may take after that; None: as long as any step.
-        Raises StepTimeout if it hangs, when nothing can be freed.
+        `patience_s` is how long the last step, and a change of weights in another thread, may
+        take after that; None: as long as any. Raises StepTimeout and WeightsTimeout if they hang,
+        when nothing can be freed.
         """
         self._intake.close()
         self._slot.close(drain_s, patience_s)

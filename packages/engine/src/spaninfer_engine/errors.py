@@ -22,6 +22,7 @@ EngineError
     ├── EngineClosed             the engine was closed, was dropped, or is draining
     ├── EngineAsleep             the engine has given its weights back; wake it up
     ├── StepTimeout              a step did not end, which closed the engine
+    ├── WeightsTimeout           files were still being read when the engine was closed
     ├── QueueFull                too many requests wait; try again later
     └── NoMemory                 the device lacked memory for a step; others carry on
 """
@@ -210,6 +211,17 @@ class StepTimeout(EngineUnavailable):
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         super().__init__(f"a step did not end within {limit_s:g} s; the engine is closed")
+
+
+class WeightsTimeout(EngineUnavailable):
+    """Reading weights for a change of them did not end in time, while the engine was closed."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        super().__init__(
+            f"a change of weights did not end within {limit_s:g} s, where its disk may not answer; "
+            "the engine is closed"
+        )
 
 
 class QueueFull(EngineUnavailable):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -28,6 +30,7 @@ from spaninfer_engine import (
     EngineState,
     FinishReason,
     SamplingParams,
+    WeightsTimeout,
 )
 
 PROMPT = [5, 6, 7] * 20
@@ -271,6 +274,49 @@ def test_who_waits_for_the_end_waits_through_sleep(folder: Path) -> None:
         running.wake_up()
     with pytest.raises(EngineClosed):
         running.sleep()
+
+
+@contextmanager
+def waited_for(path: Path) -> Iterator[Callable[[], bool]]:
+    """Have whoever opens a file wait until the end of the block; gives whether somebody does."""
+    fcntl = pytest.importorskip("fcntl")
+    if not hasattr(fcntl, "F_SETLEASE"):
+        pytest.skip("files have leases on Linux alone")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # told to the holder of a lease
+    with path.open("r+b") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        try:
+            yield lambda: fcntl.fcntl(held, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+        finally:
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.parametrize("name", ["update_weights", "check_weights"])
+def test_files_that_do_not_open_are_not_waited_for_longer_than_the_callers_patience(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    there = Path(shutil.copytree(folder, tmp_path / "there"))
+    running, errors = made(folder), list[Exception]()
+
+    def change() -> None:
+        try:
+            getattr(running, name)(there)
+        except EngineClosed as error:
+            errors.append(error)
+
+    changing = Thread(target=change)
+    with waited_for(there / "config.json") as is_waited_for:
+        changing.start()
+        wait_until(is_waited_for)
+        with pytest.raises(WeightsTimeout, match=r"within 0\.01 s"):
+            running.close(patience_s=0.01)
+        assert running.stats().state is EngineState.CLOSED
+        assert changing.is_alive()
+    running.close()
+    changing.join()
+
+    assert len(errors) == (name == "update_weights")
 
 
 def test_an_engine_of_parts_does_not_sleep() -> None:

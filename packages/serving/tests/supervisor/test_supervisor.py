@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no sup
 LIMIT_S = 120  # only ends a test that has failed
 
 # Each line of the script is what one process does in its turn: a code to end with before it is
-# ready or behind that, "serve" until it is killed, or "wait" in front of being ready.
+# ready or behind that, "serve" until it is killed, "wait" in front of being ready, or "deaf", which
+# no signal reaches, in front of that.
 PROCESS = """
 import os, signal, socket, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -37,14 +38,15 @@ what, _, code = todo.partition(" ")
 if what == "fail":
     sys.exit(int(code)) if int(code) >= 0 else os.kill(os.getpid(), -int(code))
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda *_: sys.exit(int(code or 0)))
+    signal.signal(number, signal.SIG_IGN if what == "deaf" else lambda *_: sys.exit(int(code or 0)))
 own = listener
 if own is None:
     own = socket.create_server(("127.0.0.1", 0))
-    send(control, FromEngine(form, certificate, None), own)
-while what == "wait" and not (folder / "go").exists():
+    send(control, FromEngine(form, 0.1, certificate, None), own)
+print("listens", flush=True)
+while what in ("wait", "deaf") and not (folder / "go").exists():
     time.sleep(0.01)
-send(control, FromEngine(form, certificate, None, True), None)
+send(control, FromEngine(form, 0.1, certificate, None, True), None)
 print("ready", own.getsockname()[1], flush=True)
 if what == "end":
     sys.exit(int(code))
@@ -68,8 +70,8 @@ server.serve_forever()
 SUPERVISOR = """
 import sys
 from spaninfer_serving.supervisor import supervisor
-supervisor.PAUSE_S = 0.01
-program = [sys.executable, "-c", *sys.argv[1:]]
+supervisor.PAUSE_S, supervisor.END_S = 0.01, float(sys.argv[1])
+program = [sys.executable, "-c", *sys.argv[2:]]
 sys.exit(supervisor.supervise(lambda control: [*program, control]))
 """
 
@@ -124,10 +126,13 @@ def supervised(tmp_path: Path) -> Iterator[Start]:
     """What starts a supervisor whose processes follow a script, one line each."""
     started = []
 
-    def start(*script: str, form: str = "text", certificate: str = "") -> Supervised:
+    def start(
+        *script: str, form: str = "text", certificate: str = "", end_s: float = LIMIT_S
+    ) -> Supervised:
         (tmp_path / "script").write_text("\n".join(script))
+        given = (SUPERVISOR, str(end_s), PROCESS, str(tmp_path), certificate, form)
         process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISOR, PROCESS, str(tmp_path), certificate, form],
+            [sys.executable, "-c", *given],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -287,6 +292,27 @@ def test_a_signal_ends_a_server_between_two_processes(supervised: Start) -> None
 
     assert server.ended() == 143
     assert server.said.count("turn") == 2
+
+
+@pytest.mark.parametrize(("script", "turn"), [(["deaf"], 0), (["end 3", "deaf"], 1)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_no_signal_reaches_is_killed(
+    supervised: Start, script: list[str], turn: int, number: int
+) -> None:
+    server = supervised(*script, end_s=0.2)
+    server.wait_for(f"turn {turn}")
+    if turn:
+        assert server.ask("/health/live")[0] == 200  # the first has given its address
+    else:
+        server.wait_for("listens")
+
+    server.process.send_signal(number)
+
+    assert server.ended() == 128 + signal.SIGKILL
+    assert server.errors.splitlines()[-1] == (
+        "error: the engine's process did not end within 0.3 s, 0.1 of them to drain; it is "
+        "killed: where it reads from a disk that does not answer, check that"
+    )
 
 
 def test_a_log_of_json_stays_one(supervised: Start) -> None:

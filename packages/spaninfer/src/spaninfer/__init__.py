@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Unread,
         UnsupportedTask,
         Usage,
+        WeightsTimeout,
     )
     from spaninfer_engine.tools import convert
 
@@ -108,6 +109,7 @@ __all__ = [
     "Unread",
     "UnsupportedTask",
     "Usage",
+    "WeightsTimeout",
     "__version__",
     "convert",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from spaninfer_engine import Engine, EngineConfig, EngineState, StepTimeout
+from spaninfer_engine import Engine, EngineConfig, EngineState, StepTimeout, WeightsTimeout
 from spaninfer_engine.tools import Parts, TensorError, build
 from spaninfer_engine.tools import convert as convert_weights
 from spaninfer_engine.tools import tune as tune_kernels
@@ -30,7 +30,7 @@ from spaninfer.mistyped import Commands
 from spaninfer.spec_commands import app as spec_app
 from spaninfer.threads import described_processes, keep_to, num_api_servers
 
-CLOSE_S = 5.0  # for the step that is under way when a server has drained; then it hangs
+CLOSE_S = 5.0  # for a step or weights under way when a server has drained; then they hang
 
 app = typer.Typer(
     name="spaninfer",
@@ -174,9 +174,9 @@ def _ended(engine: Engine) -> Iterator[Engine]:
     finally:
         try:
             engine.close(patience_s=CLOSE_S)
-        except StepTimeout as hung:
+        except (StepTimeout, WeightsTimeout) as hung:
             show.failure(str(hung))
-            os._exit(1)  # an orderly exit would wait for the step that hangs
+            os._exit(1)  # an orderly exit would wait for what hangs
     if engine.stats().state is EngineState.FAILED:
         show.failure("the engine failed; see the output above")
         raise typer.Exit(1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Lock
+from threading import Condition, Event, Lock
 from typing import NoReturn, TypeAlias
 
 from spaninfer_engine.config import EngineConfig
@@ -13,7 +15,7 @@ from spaninfer_engine.core.assembly import core_of
 from spaninfer_engine.core.embedder import Embedder
 from spaninfer_engine.core.loop import Core
 from spaninfer_engine.core.stats import EngineState, EngineStats
-from spaninfer_engine.errors import ConfigError, EngineAsleep, EngineClosed
+from spaninfer_engine.errors import ConfigError, EngineAsleep, EngineClosed, WeightsTimeout
 from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.output.relay import TokenRelay
 from spaninfer_engine.request.request import FinishReason, Request
@@ -77,26 +79,27 @@ class CoreSlot:
         }
         self._context = self.core.context
         self._changing = Lock()
-        self._lock = Lock()  # over the two that follow, and never held for long
+        self._lock = Condition()  # over what follows and the core; never held for long
         self._is_closed = False
+        self._num_callers = 0  # of changes and checks
 
     def sleep(self, drain_s: float) -> None:
         """Give weights and KV cache up; `Engine.sleep` says more."""
-        with self._changing:
+        with self._waited_for(), self._changing:
             self._readable()
             if not isinstance(self.core, Asleep):
                 self._empty(drain_s)
 
     def wake_up(self) -> None:
         """Build a core again; the engine sleeps on where that fails."""
-        with self._changing:
+        with self._waited_for(), self._changing:
             if isinstance(self.core, Asleep):
                 self._fill(self._readable())
 
     def update(self, model: Path, drain_s: float) -> None:
         """Take other weights of the same model; `Engine.update_weights` says more."""
-        with self._changing:
-            before, source = self._readable(), self.check(model)
+        with self._waited_for(), self._changing:
+            before, source = self._readable(), self._checked(model)
             if isinstance(self.core, Asleep):
                 self._source = source
                 return
@@ -109,17 +112,10 @@ class CoreSlot:
                 self._fill(before)
                 raise
 
-    def check(self, model: Path) -> EngineConfig:
-        """Return how other weights are read; raise where they are not of the same model."""
-        source = replace(
-            self._readable(),
-            model=model,
-            weights="checkpoint",
-            dtype=self._resolved.dtype,
-            served_name=self._resolved.name,
-        )
-        check_same_model(source, self._model)
-        return source
+    def check(self, model: Path) -> None:
+        """Raise where other weights are not of the same model."""
+        with self._waited_for():
+            self._checked(model)
 
     def wait_over(self) -> None:
         """Wait until the engine is closed or has failed."""
@@ -131,16 +127,47 @@ class CoreSlot:
                     return
 
     def close(self, drain_s: float, patience_s: float | None) -> None:
-        """Close the core; a change that is under way ends with EngineClosed."""
+        """Close the core; a change that is under way ends with EngineClosed.
+
+        Raises WeightsTimeout where it does not within `patience_s`.
+        """
         with self._lock:
             self._is_closed = True
             core = self.core
         core.close(drain_s, patience_s)
+        with self._lock:
+            has_ended = self._lock.wait_for(lambda: not self._num_callers, patience_s)
+        if patience_s is not None and not has_ended:
+            raise WeightsTimeout(patience_s)
 
     def drop(self) -> None:
         """Give everything up; called last, in any thread, so without a lock."""
         self._is_closed = True
         self.core.drop()
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Have `close` wait for a block, in which files may be read."""
+        with self._lock:
+            self._num_callers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_callers -= 1
+                self._lock.notify_all()
+
+    def _checked(self, model: Path) -> EngineConfig:
+        """Return how other weights are read; raise where they are not of the same model."""
+        source = replace(
+            self._readable(),
+            model=model,
+            weights="checkpoint",
+            dtype=self._resolved.dtype,
+            served_name=self._resolved.name,
+        )
+        check_same_model(source, self._model)
+        return source
 
     def _readable(self) -> EngineConfig:
         """Return where the weights can be read again; raise where none can be."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
 
 from spaninfer_engine import CheckpointError, ConfigError, Engine, EngineState
 
@@ -18,6 +19,7 @@ from spaninfer_serving.wire.errors import Problem
 
 LOOK_AGAIN_S = 0.02
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -56,7 +58,7 @@ class WeightsControl:
         the version, and how many ran. Raises Problem 400 for a folder that will not do, and 409
         where requests are frozen.
         """
-        return await self._whole(self._update(self._below(model_path), abort, version))
+        return await self._whole(self._update(model_path, abort, version))
 
     async def _whole(self, change: Awaitable[T]) -> T:
         """Make a change in its turn, to its end."""
@@ -84,14 +86,14 @@ class WeightsControl:
         self._gate.note_asleep(is_asleep=True)
         try:
             await self._idle(abort=mode == "abort")
-            await asyncio.to_thread(self._engine.sleep, self._drain_s)
+            await _in_daemon(self._engine.sleep, self._drain_s)
         finally:
             self._note()
         return self.sleeping
 
     async def _wake_up(self) -> Sleeping:
         try:
-            await asyncio.to_thread(self._engine.wake_up)
+            await _in_daemon(self._engine.wake_up)
         except (ConfigError, CheckpointError) as error:
             raise Problem(
                 503, f"the engine is still asleep: {error}", type="server_error", code="asleep"
@@ -100,16 +102,17 @@ class WeightsControl:
             self._note()
         return self.sleeping
 
-    async def _update(self, folder: Path, abort: bool, version: str | None) -> tuple[str, int]:
+    async def _update(self, model_path: str, abort: bool, version: str | None) -> tuple[str, int]:
+        folder = await _in_daemon(self._below, model_path)
         self._refuse_frozen(abort=abort)
         with _as_problems():  # before any request is aborted for it
-            await asyncio.to_thread(self._engine.check_weights, folder)
+            await _in_daemon(self._engine.check_weights, folder)
         num_running = len(self._in_flight)
         self._gate.note_changing(is_changing=True)
         try:
             await self._idle(abort=abort)
             with _as_problems():
-                await asyncio.to_thread(self._engine.update_weights, folder, self._drain_s)
+                await _in_daemon(self._engine.update_weights, folder, self._drain_s)
             if version is not None:
                 self._gate.note_version(version)
         finally:
@@ -165,6 +168,33 @@ class WeightsControl:
             param="model_path",
             code="weights_refused",
         )
+
+
+async def _in_daemon(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Call a function in a thread for which neither the event loop nor the process waits in the
+    end: it reads files, for ever where a network disk is gone. Closing the engine says so.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def tell(note: Callable[[Any], None], what: object) -> None:
+        def tell_now() -> None:
+            if not result.done():  # cancelled
+                note(what)
+
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell_now)
+
+    def work() -> None:
+        try:
+            value = function(*given, **named)
+        except BaseException as error:
+            tell(result.set_exception, error)
+        else:
+            tell(result.set_result, value)
+
+    Thread(target=work, name="weights", daemon=True).start()
+    return await result
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class FromEngine:
     """What an engine's process says: with the listener when it listens, and when it answers."""
 
     log_format: str
+    drain_s: float
     ssl_certfile: str | None
     ssl_keyfile: str | None
     is_ready: bool = False

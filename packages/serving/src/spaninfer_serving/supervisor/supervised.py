@@ -35,7 +35,7 @@ class Supervised:
             None if path is None else str(path.absolute())
             for path in (settings.ssl_certfile, settings.ssl_keyfile)
         )
-        self._status = FromEngine(settings.log_format, certificate, key)
+        self._status = FromEngine(settings.log_format, settings.drain_s, certificate, key)
         if self._listener is not None:
             return self._listener
         listener = bind(settings)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
+from threading import Timer
 from time import monotonic
 from types import FrameType
 from typing import Final
@@ -28,6 +29,9 @@ from spaninfer_serving.supervisor.messages import FromEngine, ToEngine, receive,
 
 MAX_RESTARTS: Final = 3  # within WINDOW_S; then the server ends, with code 1
 WINDOW_S: Final = 300.0
+# Behind a signal and the time to drain: API servers get 5 s more, a step and weights 5 s each.
+END_S: Final = 20.0
+KILLED_S: Final = 5.0  # in which a process ends that is killed, unless it waits for a device
 PAUSE_S: Final = 2.0  # in front of the second restart of a window, and twice that of the third
 
 
@@ -138,9 +142,35 @@ class _Supervisor:
                 signal.signal(number, handler)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self.is_ending:
+            drain_s = 0.0 if self.status is None else self.status.drain_s
+            ending = Timer(drain_s + END_S, self._kill, [drain_s])
+            ending.daemon = True
+            ending.start()
         self.is_ending = True
         if self.process is not None:
             self.process.send_signal(number)
+
+    def _kill(self, drain_s: float) -> None:
+        """Kill the process: what it waits for keeps it from its signals, as a page of a file that
+        is mapped from a dead disk does, or its step and its disk hang at the same time.
+        """
+        process = self.process
+        if process is None or process.poll() is not None:
+            return
+        self._say(
+            f"the engine's process did not end within {drain_s + END_S:g} s, {drain_s:g} of them "
+            "to drain; it is killed: where it reads from a disk that does not answer, check that"
+        )
+        process.kill()
+        try:
+            process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._say(
+                f"the engine's process {process.pid} waits for a device and cannot be killed; it "
+                "stays until that answers"
+            )
+            os._exit(1)
 
     def _say(self, sentence: str) -> None:
         """Log a line, in the form of the engine's process."""
