@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
 from typing import Protocol
 
 import numpy as np
@@ -259,12 +258,12 @@ class Runner(Resource):
         if not step.awaits_masks:
             return
         batch, known, failed = step.batch, self._sequences, self._failed
-        slices = np.flatnonzero(batch.masked)
+        slices, ids = np.flatnonzero(batch.masked), batch.seq_ids
         rows, stops = batch.table_rows[slices], batch.stops[slices]
         late = known.num_known[rows] < stops
-        masked = [batch.seq_ids[index] for index in slices.tolist()]
-        if late.any() and not failed.issuperset(compress(masked, late.tolist())):
+        if late.any() and not failed.issuperset(ids[index] for index in slices[late].tolist()):
             return
+        masked = [ids[index] for index in slices.tolist()]
         if len(self._mask_bits) < len(masked):
             self._mask_bits = all_tokens(len(masked), self._vocab)
         bits, jobs, allowed = self._mask_bits, list[MaskJob](), [*self._mask_bits[: len(masked)]]
