@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -153,6 +154,14 @@ def threads(monkeypatch):
     llguidance._executor.cache_clear()
 
 
+def with_lexers(form, number=2):
+    """Return a grammar, compiled by another compiler, that so many requests have."""
+    grammar = GrammarCompiler(byte_tokenizer(), VOCAB, [END]).compile(StructuredOutput(**form))
+    while grammar.reserve_lexer() and len(grammar._starts) < number:
+        grammar.add_lexer()
+    return grammar
+
+
 def filled(matchers, answers, bits):
     """Return the masks that several matchers fill at once, or why one has none."""
     jobs = [
@@ -163,9 +172,9 @@ def filled(matchers, answers, bits):
 
 
 @pytest.mark.usefixtures("threads")
-def test_several_matchers_fill_at_once_what_each_fills_alone(compiler):
+def test_several_matchers_fill_at_once_what_each_fills_alone():
     forms = ({"json_schema": PERSON}, {"regex": "[a-z]{2,5}"}, {"choice": ["yes", "no"]})
-    grammars = [compiler.compile(StructuredOutput(**forms[each % 3])) for each in range(12)]
+    grammars = [with_lexers(form) for form in forms] * 4
     alone, together = (
         [grammar.matcher((END,), number % 4) for number, grammar in enumerate(grammars)]
         for _ in range(2)
@@ -186,30 +195,73 @@ def test_several_matchers_fill_at_once_what_each_fills_alone(compiler):
                 del ids[step % 3 + 1 :]
 
 
-@pytest.mark.usefixtures("threads")
-def test_of_several_matchers_one_fails_alone(compiler):
-    matchers = [compiler.compile(StructuredOutput(regex="ab")).matcher((END,), 0) for _ in range(3)]
-    bits = np.zeros((3, -(-VOCAB // 32) * 4), np.uint8)
+def of_ab(number):
+    """Return so many matchers of a grammar that allows "ab", with two lexers."""
+    grammar = with_lexers({"regex": "ab"})
+    return [grammar.matcher((END,), 0) for _ in range(number)]
 
-    first, failed, last = filled(matchers, [b"a", b"x", b""], bits)
+
+@pytest.mark.usefixtures("threads")
+def test_of_several_matchers_one_fails_alone():
+    bits = np.zeros((9, -(-VOCAB // 32) * 4), np.uint8)
+
+    first, failed, *others = filled(of_ab(9), [b"a", b"x", *[b""] * 7], bits)
 
     assert np.flatnonzero(np.unpackbits(first, bitorder="little")).tolist() == [ord("b")]
-    assert np.flatnonzero(np.unpackbits(last, bitorder="little")).tolist() == [ord("a")]
+    for mask in others:
+        assert np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist() == [ord("a")]
     assert isinstance(failed, InvalidGrammar)
     assert "it failed at token 1" in str(failed)
 
 
 @pytest.mark.usefixtures("threads")
-def test_where_computing_several_masks_fails_each_is_computed_alone(compiler):
-    matchers = [compiler.compile(StructuredOutput(regex="ab")).matcher((END,), 0) for _ in range(3)]
-    bits = np.zeros((3, -(-VOCAB // 32) * 4), np.uint8)
-    filled(matchers, [b"", b"", b""], bits)
+def test_where_computing_several_masks_fails_each_is_computed_alone():
+    matchers, bits = of_ab(9), np.zeros((9, -(-VOCAB // 32) * 4), np.uint8)
+    filled(matchers, [b""] * 9, bits)
 
-    masks = filled(matchers, [b"a", [-1], b"a"], bits)  # no token has that number
+    masks = filled(matchers, [b"a", [-1], *[b"a"] * 7], bits)  # no token has that number
 
     assert isinstance(masks.pop(1), Exception)
     for mask in masks:
         assert np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist() == [ord("b")]
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_do_not_wait_for_python(monkeypatch):
+    written, write = [], llguidance.Vocabulary.__call__
+
+    def noted(self, text):
+        written.append(threading.get_ident())
+        return write(self, text)
+
+    monkeypatch.setattr(llguidance.Vocabulary, "__call__", noted)
+    grammar = with_lexers({"regex": "a(forced|text)[0-9]"})
+    bits = np.zeros((12, -(-VOCAB // 32) * 4), np.uint8)
+    written.clear()  # by a thread that compiles
+
+    filled([grammar.matcher((END,), 0) for _ in range(12)], [b"af", b"at", b""] * 4, bits)
+
+    assert len(written) >= 8
+    assert set(written) == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_grammar_that_several_requests_have_gets_a_lexer_per_thread():
+    compiler = GrammarCompiler(byte_tokenizer(), VOCAB, [END])
+    form = StructuredOutput(regex="[a-z]+")
+    grammar = compiler.compile(form)
+    assert len(grammar._starts) == 1
+
+    for _ in range(5):
+        assert compiler.compile(form) is grammar
+
+    compiler._threads.shutdown()
+    assert len({id(start) for start in grammar._starts}) == llguidance.num_threads() == 3
+
+
+def test_a_grammar_that_took_long_is_compiled_once(monkeypatch):
+    monkeypatch.setattr(llguidance, "QUICK_S", 0.0)
+    assert not with_lexers({"regex": "[a-z]+"}).reserve_lexer()
 
 
 TAG = {"structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}]}

@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -23,6 +24,8 @@ from spaninfer_engine.text import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+
+    from spaninfer_engine.grammar.llguidance import GuidanceGrammar
 
 COMPILE_S = 5.0  # schemas take 0.3 ms at the median, and 40 at the most in the public test suite
 MAX_CACHED = 256  # grammars, those that were refused among them
@@ -46,9 +49,9 @@ class GrammarCompiler:
         self._opened: LLTokenizer | None = None
         self._opening = Lock()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar")
-        self._newest: OrderedDict[Key, Future[Grammar]] = OrderedDict()  # under the lock
+        self._newest: OrderedDict[Key, Future[GuidanceGrammar]] = OrderedDict()  # under the lock
         self._num_bytes = 0  # of the sources of these
-        self._in_use: WeakValueDictionary[Key, Grammar] = WeakValueDictionary()
+        self._in_use: WeakValueDictionary[Key, GuidanceGrammar] = WeakValueDictionary()
         self._lock = Lock()
 
     def compile(self, structured: StructuredOutput, tenant: str = "") -> Grammar:
@@ -61,6 +64,7 @@ class GrammarCompiler:
         key = (tenant, structured.kind, structured.source)
         with self._lock:
             if (known := self._in_use.get(key)) is not None:
+                self._share(known)
                 return known
             job = self._job(key, structured, vocabulary)
         try:
@@ -82,7 +86,7 @@ class GrammarCompiler:
 
     def _job(
         self, key: Key, structured: StructuredOutput, vocabulary: LLTokenizer
-    ) -> Future[Grammar]:
+    ) -> Future[GuidanceGrammar]:
         """Return what compiles a form, or has; the newest in the cache then."""
         job = self._newest.pop(key, None)
         if job is None or job.cancelled():
@@ -96,6 +100,12 @@ class GrammarCompiler:
             (*_, source), _ = self._newest.popitem(last=False)
             self._num_bytes -= len(source)
         return job
+
+    def _share(self, grammar: GuidanceGrammar) -> None:
+        """Compile another lexer of a grammar that several requests have, in the background."""
+        if grammar.reserve_lexer():
+            with suppress(RuntimeError):  # the engine is closed
+                self._threads.submit(grammar.add_lexer)
 
     def _vocabulary(self) -> LLTokenizer:
         with self._opening:
@@ -121,7 +131,7 @@ class GrammarCompiler:
             ) from missing
         return open_vocabulary(self._tokenizer, self._vocab, self._end_ids)
 
-    def _compile(self, structured: StructuredOutput, vocabulary: LLTokenizer) -> Grammar:
+    def _compile(self, structured: StructuredOutput, vocabulary: LLTokenizer) -> GuidanceGrammar:
         from spaninfer_engine.grammar.llguidance import GuidanceGrammar, grammar_text
 
         kind = structured.kind

@@ -1,7 +1,9 @@
 """The bridge to llguidance: a vocabulary, grammars in its own form, and matchers.
 
 llguidance walks its trie of all tokens once per mask, in Rust and without the interpreter's lock,
-and writes a bit per token into memory that it is given.
+and writes a bit per token into memory that it is given. Copies of a matcher share its lexer and
+wait for each other there, so masks of one grammar are computed side by side only where it has
+several lexers.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -33,7 +37,10 @@ from spaninfer_engine.text import Tokenizer
 
 Bits = NDArray[np.uint8]
 
-MAX_THREADS = 8  # in one thread, 64 masks of 15 µs each take as long as a GPU's step of 0.5B
+MAX_THREADS = 4  # of masks; and lexers of a grammar, each of which learns its states by itself
+FEW_MASKS = 8  # take less than it takes to wake threads
+QUICK_S = 0.05  # a grammar compiled in less gets more lexers where several requests have it
+MAX_WRITTEN, MAX_WRITTEN_BYTES = 4096, 256  # texts whose tokens are kept, and what one may be
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
 
@@ -63,13 +70,19 @@ class Vocabulary:
         self.special_token_ids = sorted(each for each in special if each < len(tokens))
         self._by_bytes = {piece: i for i, piece in enumerate(tokens) if i not in special}
         self._longest = min(max(map(len, tokens)), MAX_PIECE_BYTES)
+        self._kept = lru_cache(MAX_WRITTEN)(self._written)
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Return the tokens in which the model would write a text that a grammar forces.
 
-        Their bytes are the text's: llguidance panics where a dummy space comes before them.
+        A grammar forces few texts, but those in every answer: 64 masks of a step took a third less
+        once they are kept.
         """
         data = text if isinstance(text, bytes) else text.encode()
+        return (self._kept if len(data) <= MAX_WRITTEN_BYTES else self._written)(data)
+
+    def _written(self, data: bytes) -> list[int]:
+        """Their bytes are the text's: llguidance panics where a dummy space comes before them."""
         plain = data.decode(errors="replace")
         for before in ("", "\n"):
             ids = self._behind(before, plain)
@@ -184,22 +197,41 @@ class GuidanceGrammar:
     """
 
     def __init__(self, kind: str, text: str, vocabulary: LLTokenizer) -> None:
-        self._kind = kind
-        self._start = LLMatcher(vocabulary, text, log_level=0, limits=_limits())
-        if self._start.is_error():
-            raise ValueError(self._start.get_error())
-        first = self._start.deep_copy()
+        self._kind, self._text, self._vocabulary = kind, text, vocabulary
+        begin = perf_counter()
+        self._starts = [self._compiled()]
+        is_quick = perf_counter() - begin < QUICK_S
+        self._turns = count()
+        self._num_lexers, self._most = 1, num_threads() if is_quick else 1
+        first = self._starts[0].deep_copy()
         first.compute_bitmask()
         if first.is_error():
             raise ValueError(_reason(first))
 
     def matcher(self, end_ids: tuple[int, ...], min_tokens: int) -> GuidanceMatcher:
         """Return a matcher at the beginning of an answer; 2 µs."""
-        return GuidanceMatcher(self._kind, self._start, end_ids, min_tokens)
+        start = self._starts[next(self._turns) % len(self._starts)]
+        return GuidanceMatcher(self._kind, start, end_ids, min_tokens)
+
+    def reserve_lexer(self) -> bool:
+        """Return True if `add_lexer` is to be called once more; callers take turns."""
+        is_wanted = self._num_lexers < self._most
+        self._num_lexers += is_wanted
+        return is_wanted
+
+    def add_lexer(self) -> None:
+        """Compile the grammar again: some of its later matchers do not wait for the others."""
+        self._starts.append(self._compiled())
+
+    def _compiled(self) -> LLMatcher:
+        start = LLMatcher(self._vocabulary, self._text, log_level=0, limits=_limits())
+        if start.is_error():
+            raise ValueError(start.get_error())
+        return start
 
 
 class GuidanceMatcher(Matcher):
-    """A Matcher of llguidance's, which begins as a copy of `start`."""
+    """A Matcher of llguidance's, which begins as a copy of `start` and shares its lexer."""
 
     def __init__(
         self, kind: str, start: LLMatcher, end_ids: tuple[int, ...], min_tokens: int
@@ -210,53 +242,59 @@ class GuidanceMatcher(Matcher):
 
     def fill(self, output_ids: NDArray[np.int32], bits: Bits) -> Bits:
         """Write the allowed tokens; raises InvalidGrammar where following them fails."""
-        token = self._read(output_ids)
-        if token is not None:
-            self._matcher.consume_token(token)
+        self._read(output_ids)
         self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         self._finish(len(output_ids), bits)
         return bits
 
     @staticmethod
     def fill_all(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
-        """Do the same for several, by several threads without the interpreter's lock."""
+        """Do the same for several, by several threads without the interpreter's lock.
+
+        Matchers that share a lexer follow each other, since a thread takes neighbours.
+        """
+        own = [cast("GuidanceMatcher", job.matcher) for job in jobs]
+        lexers = [id(each._start) for each in own]
         executor = _executor()
-        if executor is None or len(jobs) == 1:
+        if executor is None or len(jobs) < FEW_MASKS or len(set(lexers)) == 1:
             return Matcher.fill_all(jobs, bits)
-        found: list[Bits | Exception] = []
-        own = [(cast("GuidanceMatcher", each), output_ids) for each, output_ids, _ in jobs]
         try:
-            read = [(each._matcher, each._read(output_ids)) for each, output_ids in own]
-            executor.consume_token_par([(each, at) for each, at in read if at is not None])
-            asked = [(matcher, job.row) for (matcher, _), job in zip(read, jobs, strict=True)]
+            for each, job in zip(own, jobs, strict=True):
+                each._read(job.output_ids)
+                each._write_ahead()
+            order = sorted(range(len(jobs)), key=lexers.__getitem__)
+            asked = [(own[at]._matcher, jobs[at].row) for at in order]
             executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, bits.shape[1], len(bits))
         except BaseException:  # a panic, of one of them
-            for each, _ in own:
+            for each in own:
                 each._restart()
             return Matcher.fill_all(jobs, bits)
-        for (each, output_ids), job in zip(own, jobs, strict=True):
+        found: list[Bits | Exception] = []
+        for each, (_, output_ids, row) in zip(own, jobs, strict=True):
             try:
-                each._finish(len(output_ids), bits[job.row])
-                found.append(bits[job.row])
+                each._finish(len(output_ids), bits[row])
+                found.append(bits[row])
             except InvalidGrammar as error:
                 found.append(error)
         return found
 
-    def _read(self, output_ids: NDArray[np.int32]) -> int | None:
-        """Take in the new tokens but for a single one, which is returned; go back to fewer."""
+    def _read(self, output_ids: NDArray[np.int32]) -> None:
+        """Take in the new tokens; go back to fewer."""
         num_tokens, num_read = len(output_ids), self._num_read
         if num_tokens == num_read:
-            return None
+            return
         if num_tokens < num_read:
             self._matcher.rollback(num_read - num_tokens)
         elif self._matcher.is_stopped():
-            return None  # behind a complete answer there is an end id, which a step ahead may hold
+            return  # behind a complete answer there is an end id, which a step ahead may hold
         self._num_read = num_tokens
-        if num_tokens == num_read + 1:
-            return int(output_ids[-1])
         if num_tokens > num_read:
             self._matcher.consume_tokens(output_ids[num_read:].tolist())
-        return None
+
+    def _write_ahead(self) -> None:
+        """Find the tokens of a text that is forced: threads would wait for Python's lock to."""
+        if not self._matcher.is_stopped():
+            self._matcher.compute_ff_tokens()
 
     def _finish(self, num_tokens: int, bits: Bits) -> None:
         """Look at what was computed behind so many tokens; raises InvalidGrammar."""
@@ -279,12 +317,16 @@ class GuidanceMatcher(Matcher):
             bits[:] = kept
 
 
+def num_threads() -> int:
+    """Return how many threads compute masks, one CPU being left for the engine's."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(max((usable or 1) - 1, 1), MAX_THREADS)
+
+
 @lru_cache
 def _executor() -> LLExecutor | None:
-    """Return threads for masks, one CPU being left for the engine's; None where that leaves one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    num_threads = min((usable or 1) - 1, MAX_THREADS)
-    return LLExecutor(num_threads) if num_threads > 1 else None
+    """Return threads for masks; None where there is only one."""
+    return LLExecutor(num_threads()) if num_threads() > 1 else None
 
 
 def _reason(matcher: LLMatcher) -> str:
