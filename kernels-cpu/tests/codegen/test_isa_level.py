@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,21 @@ def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
         "amx_bf16": {"bfloat16": both, "int8": both, "int4": both},
         "amx": {"int8": both, "int4": both},
     }
+
+
+def test_cores_that_read_streams_themselves_ask_for_planes_alone():
+    asked = {}
+    for level in ISA_LEVELS:
+        for prefetches in (True, False):
+            here = replace(level, prefetches=prefetches)
+            for bits in ("int4", "int6", "bfloat16"):
+                one, _ = micro_kernels(Format(bits), rounded=False, level=here)
+                asked[level.name, bits, prefetches] = one.ahead, one.far
+
+    assert {asked[name, bits, False] for name, bits, _ in asked if bits == "int4"} == {(0, False)}
+    assert asked["avx512_vnni", "int6", False] == (8192, True)
+    assert asked["avx512_vnni", "int6", True] == asked["avx512_vnni", "int4", True] == (4096, False)
+    assert {asked["avx2", bits, True] for bits in ("int4", "int6", "bfloat16")} == {(0, False)}
 
 
 PUBLISHED = {  # codes: six seconds each where instructions are emulated

@@ -228,13 +228,8 @@ def micro_kernels(
         isa_path = level.wide_dot if codes.activation_bits == 16 else level.byte_dot
     elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
         isa_path = level.bf16_dot
-    # A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for
-    # what comes 4 KB later takes 18 % off one row of bfloat16, 15 off int4, 11 off int8, and 26, 18
-    # and 10 off eight rows; 2 and 8 KB about as much, 1 KB half (two cores of a Xeon). With AVX2
-    # (EPYC Zen 3) the instructions cost more than they bring. float32 is what attention multiplies,
-    # in the nearest cache.
-    ahead = AHEAD if level.blocks > 1 and kind != "float32" else 0
-    one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes)
+    ahead, far = _prefetch(kind, codes, level)
+    one = MicroKernel(kind, isa_path, 1, PANEL // LANES, ahead, codes, far=far)
     if kind in level.tiles or (kind in level.tiles_of_rows and format.group is None):
         return one, MicroKernel(kind, "tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
     if level.expands == "tiles" and codes is not None and codes.activation_bits <= 8:
@@ -256,6 +251,25 @@ def micro_kernels(
     elif codes is not None and isa_path == "madd" and kind != "int4":
         rows = PAIRED_ROWS
     return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes)
+
+
+def _prefetch(kind: Kind, codes: Codes | None, level: IsaLevel) -> tuple[int, bool]:
+    """Return how many bytes ahead one row asks for weights, and whether into the second cache.
+
+    A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for what
+    comes 4 KB later takes 18 % off one row of bfloat16, 15 off int4, 11 off int8, and 26, 18 and 10
+    off eight rows; 2 and 8 KB about as much, 1 KB half (two cores of a Xeon). With AVX2 (EPYC Zen
+    3) the instructions cost more than they bring, and so it is on `STREAMING` CPUs, but for codes
+    of several planes, whose words are not read in order: one row of Q6_K reads 18 GB/s with the
+    prefetch that is furthest, 8 without one (one core of a Zen 4). float32 is what attention
+    multiplies, in the nearest cache.
+    """
+    if level.blocks == 1 or kind == "float32":
+        return 0, False
+    if level.prefetches:
+        return AHEAD, False
+    has_planes = codes is not None and not codes.is_paired and len(codes.planes) > 1
+    return (2 * AHEAD, True) if has_planes else (0, False)
 
 
 def _gains_by_bytes(format: Format) -> bool:

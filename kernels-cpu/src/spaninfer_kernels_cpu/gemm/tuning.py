@@ -96,7 +96,7 @@ def _named(
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
         many = micro.many
-        if has_tiles and ahead == 0 < micro.one.ahead:
+        if has_tiles and ahead == 0 and (micro.one.ahead > 0 or not first.prefetches):
             way, many = (
                 f"{way}, tile of {_FIRST_TILE_ROWS} rows",
                 replace(many, rows=_FIRST_TILE_ROWS),
