@@ -131,12 +131,8 @@ def patchify(pixels: NDArray[np.uint8], settings: PatchSettings, digest: bytes) 
         pixels = np.concatenate([pixels, np.repeat(pixels[-1:], missing, axis=0)])
     frames, height, width, channels = pixels.shape
     grid = frames // temporal, height // patch, width // patch
-    cells = pixels.reshape(
-        *(grid[0], temporal),
-        *(grid[1] // merge, merge, patch),
-        *(grid[2] // merge, merge, patch),
-        channels,
-    )
+    rows, columns = grid[1] // merge, grid[2] // merge
+    cells = pixels.reshape(grid[0], temporal, rows, merge, patch, columns, merge, patch, channels)
     moved = cells.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
     return Patches(
         moved.reshape(math.prod(grid), -1),

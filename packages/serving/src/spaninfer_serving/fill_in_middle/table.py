@@ -18,39 +18,48 @@ class FimMarks:
     ends: tuple[str, ...] = ()
 
     @property
+    def before_prefix(self) -> str:
+        """The token in front of the prefix."""
+        return self.order[self.order.index("prefix") - 1]
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """The tokens that a vocabulary must have."""
         return tuple(part for part in self.order if part not in ("prefix", "suffix"))
 
 
-def _prefix_first(begin: str, hole: str, middle: str, *ends: str) -> FimMarks:
-    return FimMarks((begin, "prefix", hole, "suffix", middle), ends)
+def _prefix_first(prefix: str, suffix: str, middle: str, ends: tuple[str, ...] = ()) -> FimMarks:
+    return FimMarks((prefix, "prefix", suffix, "suffix", middle), ends)
 
 
 def _deepseek(word: str) -> str:
     return f"<\uff5cfim▁{word}\uff5c>"  # bars of full width
 
 
-FIM_MARKS: Mapping[str, FimMarks] = {
+_PUBLISHED = (
     # Qwen2.5-Coder and -2.5, CodeGemma, Granite 4
-    "<|fim_prefix|>": _prefix_first(
-        *("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-        *("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"),
+    _prefix_first(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        ("<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"),
     ),
     # StarCoder, StarCoder2, Granite Code and 3, CodeQwen1.5, StableCode
-    "<fim_prefix>": _prefix_first(
-        *("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-        *("<|endoftext|>", "<fim_pad>", "<repo_name>", "<file_sep>"),
+    _prefix_first(
+        "<fim_prefix>",
+        "<fim_suffix>",
+        "<fim_middle>",
+        ("<|endoftext|>", "<fim_pad>", "<repo_name>", "<file_sep>"),
     ),
     # SantaCoder
-    "<fim-prefix>": _prefix_first(
-        *("<fim-prefix>", "<fim-suffix>", "<fim-middle>"), *("<|endoftext|>", "<fim-pad>")
-    ),
+    _prefix_first("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<|endoftext|>", "<fim-pad>")),
     # DeepSeek-Coder, -Coder-V2 and -V3
-    _deepseek("begin"): _prefix_first(*map(_deepseek, ("begin", "hole", "end"))),
+    _prefix_first(_deepseek("begin"), _deepseek("hole"), _deepseek("end")),
     # Code Llama
-    "▁<PRE>": _prefix_first("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"),
+    _prefix_first("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
     # Codestral: the suffix first, and nothing in front of the middle
-    "[PREFIX]": FimMarks(("[SUFFIX]", "suffix", "[PREFIX]", "prefix")),
-}
+    FimMarks(("[SUFFIX]", "suffix", "[PREFIX]", "prefix")),
+)
+
+FIM_MARKS: Mapping[str, FimMarks] = {marks.before_prefix: marks for marks in _PUBLISHED}
 """By the token in front of the prefix."""

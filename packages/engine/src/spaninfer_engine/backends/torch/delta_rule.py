@@ -28,7 +28,7 @@ def delta_rule(
     for first in range(0, g.shape[1], CHUNK):
         part = slice(first, first + CHUNK)
         out, state = compute(
-            *(query[:, part], key[:, part], value[:, part], g[:, part], beta[:, part]), state
+            query[:, part], key[:, part], value[:, part], g[:, part], beta[:, part], state
         )
         made.append(out)
     return torch.cat(made, 1).transpose(0, 1), state
