@@ -212,7 +212,7 @@ def test_linear_takes_one_weight_and_an_output_that_can_be_written() -> None:
         linear(x, stack[0], out=out)
 
 
-def test_products_of_several_weights_have_no_bias_and_a_bias_has_a_number_per_output() -> None:
+def test_gemms_of_several_weights_have_no_bias_and_a_bias_has_a_number_per_output() -> None:
     stack = pack_stack([np.ones((3, 64, 8), np.float32)], Format("float32"))
 
     for weight, length in ((stack, 64), (stack[0], 63)):

@@ -135,7 +135,7 @@ def test_a_stop_string_ends_the_text_in_front_of_it(client):
     assert answer.stop_reason == stop
 
 
-def test_logprobs_cover_every_token_and_the_likeliest_is_the_greedy_one(client):
+def test_logprobs_cover_every_token_and_the_top_one_is_the_greedy_one(client):
     choice = client.chat.completions.create(
         model=MODEL, messages=CHAT, temperature=0, max_tokens=8, logprobs=True, top_logprobs=3
     ).choices[0]

@@ -64,11 +64,11 @@ MARKS = {  # instructions, and the tiers whose new kinds use them
         (WITH_TILES, "amx_bf16"),
     ],
 )
-def test_the_best_tier_that_the_cpu_has_is_chosen(features, name):
+def test_the_best_isa_level_that_the_cpu_has_is_chosen(features, name):
     assert choose(ISA_LEVELS, features, None).name == name
 
 
-def test_a_tier_can_be_forced_if_the_cpu_has_it():
+def test_an_isa_level_can_be_forced_if_the_cpu_has_it():
     assert choose(ISA_LEVELS, ZEN_4, "avx2").name == "avx2"
     assert choose(ISA_LEVELS, SAPPHIRE_RAPIDS, "avx512_bf16").name == "avx512_bf16"
     assert choose(ISA_LEVELS, WITH_TILES, "amx").name == "amx"
@@ -80,7 +80,7 @@ def test_a_tier_can_be_forced_if_the_cpu_has_it():
         choose(ISA_LEVELS, ZEN_4, "sse9")
 
 
-def test_this_process_has_a_tier_whose_needs_are_met():
+def test_this_process_has_an_isa_level_whose_needs_are_met():
     assert isa_level.active_level().needs <= isa_level.present()
 
 
@@ -133,7 +133,7 @@ def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
     assert {some for few, some in tiles.values() if some > few} == {8}
 
 
-def test_every_tier_multiplies_some_kind_in_a_way_of_its_own():
+def test_every_isa_level_has_a_gemm_of_its_own_for_some_kind():
     both, rounded = {False, True}, {True}
     assert {level.name: new_ways(level) for level in ISA_LEVELS} == {
         "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
@@ -196,7 +196,7 @@ def is_told_apart(level):
 @pytest.mark.parametrize(
     "level", [*filter(is_told_apart, ISA_LEVELS)], ids=lambda level: level.name
 )
-def test_products_are_right_in_every_tier(level, cache):
+def test_gemms_are_right_at_every_isa_level(level, cache):
     """For `new_ways`, published codes and calls of steps. Instructions that this CPU lacks are
     emulated, nothing else is.
 
@@ -218,7 +218,7 @@ def test_products_are_right_in_every_tier(level, cache):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "form"), [("portable", "pairs_g32"), ("avx512_vnni", "Q6_K")])
-def test_other_published_codes_are_multiplied_in_every_tier_for_bytes(name, form):
+def test_other_published_codes_are_multiplied_at_every_isa_level_for_bytes(name, form):
     (level,) = [level for level in ISA_LEVELS if level.name == name]
 
     run_tests(level, {"gemm/test_code_dots.py": f"numbers_that and {form}"})
@@ -293,7 +293,7 @@ def run_tests(level, chosen, **environment):
     [level for level in ISA_LEVELS if "neon" not in level.needs],
     ids=lambda level: level.name,
 )
-def test_kernels_hold_the_instructions_of_their_tier_and_of_no_other(level):
+def test_kernels_hold_the_instructions_of_their_isa_level_and_of_no_other(level):
     features = ",".join(f"+{feature}" for feature in sorted(level.needs - {isa_level.PERMITTED}))
     cpu = "x86-64-v3" if level.needs else "x86-64"
     target = Target("x86_64-unknown-linux-gnu", cpu, features)

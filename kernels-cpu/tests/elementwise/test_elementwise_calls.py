@@ -90,7 +90,7 @@ def test_rows_are_not_read_from_pairs() -> None:
         coded_rows_call.embed_codes_call(table, ids=0, out=Matrix(0, 0))
 
 
-def test_wanted_rows_are_taken() -> None:
+def test_logit_positions_are_gathered() -> None:
     x, out = _among_others(T, 30), _among_others(W, 30)
     wanted = RNG.integers(0, T, W).astype(np.int32)
     place = _place(wanted)

@@ -62,7 +62,7 @@ def others(weight):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_products_are_those_of_the_numbers_that_codes_stand_for(name):
+def test_gemms_are_those_of_the_numbers_that_codes_stand_for(name):
     for outputs, channels in ((70, 512), (64, 768)):
         for num_rows in (1, 3, 7, 19, 67):
             out, expected, bound = multiplied(name, outputs, channels, num_rows)

@@ -58,7 +58,7 @@ def test_a_script_multiplies_like_linear(format: Format, rows: int, channels: in
 
 @pytest.mark.parametrize("rows", [5, 14, 201])
 @pytest.mark.parametrize("format", FORMATS, ids=str)
-def test_a_product_is_added_to_rows_times_a_scale(format: Format, rows: int) -> None:
+def test_a_gemm_is_added_to_rows_times_a_scale(format: Format, rows: int) -> None:
     weight, x, residual = pack(_floats(70, 64), format), _floats(rows, 64), _floats(rows, 70)
     expected = np.empty((rows, 70), np.float32)
     linear(x, weight, out=expected)
@@ -148,7 +148,7 @@ def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(rounded: bool) 
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)
-def test_a_product_is_added_to_each_row_as_if_alone(format: Format) -> None:
+def test_a_gemm_is_added_to_each_row_as_if_alone(format: Format) -> None:
     weight, x = pack(_floats(130, 96), format), _floats(290, 96)
     bias, residual, product = _floats(130), _floats(290, 130), np.empty((290, 130), np.float32)
 
@@ -201,7 +201,7 @@ def test_each_node_has_as_many_chunks_and_they_hold_the_panels_that_lie_there(
 @pytest.mark.parametrize("rows", [1, 3, 8, 200])
 @pytest.mark.parametrize("format", [Format("int8", 32), Format("int4", 32), Format("bfloat16")])
 @pytest.mark.parametrize("act", ["silu", "relu"])
-def test_a_gated_product_is_the_activation_of_one_half_times_the_other(rows, format, act):
+def test_a_gated_gemm_is_the_activation_of_one_half_times_the_other(rows, format, act):
     rng = np.random.default_rng(rows)
     x = rng.standard_normal((rows, 96), np.float32)
     weight = pack(rng.standard_normal((2 * 192, 96), np.float32), format)

@@ -41,7 +41,7 @@ def test_tokens_get_the_weighted_sum_of_their_experts(format, tokens):
         assert error.max(initial=0) <= (2e-6 if one.parts == 1 else 1e-5)
 
 
-def test_biases_join_the_products_of_experts_of_clamped_swiglu():
+def test_biases_join_the_gemms_of_experts_of_clamped_swiglu():
     x, gate_up, down, ids, weights, out = problem(Format("float32"), 40)
     rng = np.random.default_rng(8)
     of_gate_up, of_down = (

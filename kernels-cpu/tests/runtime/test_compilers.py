@@ -90,7 +90,7 @@ def test_where_all_is_on_disk_no_process_is_started(monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh")
-def test_who_waits_hears_of_every_kernel_that_was_missing(monkeypatch):
+def test_a_caller_that_waits_is_given_every_kernel_that_was_missing(monkeypatch):
     told, begun = [], threading.Event()
 
     class Late(_Process):

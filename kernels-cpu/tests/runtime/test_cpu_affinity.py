@@ -32,14 +32,14 @@ def seats_of(workers):
 
 
 @several
-def test_every_cpu_but_the_callers_has_a_helper(workers):
+def test_every_cpu_but_the_callers_has_a_worker(workers):
     CpuAffinity(workers, CPUS, lambda: CPUS[-1])
 
     assert seats_of(workers) == [{cpu} for cpu in CPUS[:-1]]
 
 
 @several
-def test_a_helper_changes_places_with_a_caller_who_was_moved(workers):
+def test_a_worker_swaps_cpus_with_a_caller_that_was_moved(workers):
     here = [CPUS[-1]]
     affinity = CpuAffinity(workers, CPUS, lambda: here[0])
 
@@ -53,7 +53,7 @@ def test_a_helper_changes_places_with_a_caller_who_was_moved(workers):
 
 
 @several
-def test_a_caller_outside_of_the_cpus_displaces_nobody(workers):
+def test_a_caller_outside_of_the_cpus_displaces_no_worker(workers):
     affinity = CpuAffinity(workers, CPUS, lambda: -1)
     before = seats_of(workers)
 
@@ -62,7 +62,7 @@ def test_a_caller_outside_of_the_cpus_displaces_nobody(workers):
     assert seats_of(workers) == before
 
 
-def test_a_helper_that_the_system_refuses_stays_where_it_is():
+def test_a_worker_that_the_system_refuses_to_pin_stays_where_it_is():
     nobody = 2**22 + 1  # no thread has so large a number
     here = [0]
     affinity = CpuAffinity([nobody], [0, 1], lambda: here[0])
@@ -75,7 +75,7 @@ def test_a_helper_that_the_system_refuses_stays_where_it_is():
 
 
 @several
-def test_helpers_of_a_team_are_seated_where_there_is_one_for_every_cpu():
+def test_workers_of_a_pool_are_pinned_where_there_is_one_for_every_cpu():
     with ThreadPool(len(CPUS)) as thread_pool:
         affinity = seats_of([worker.native_id for worker in thread_pool._workers])
     with ThreadPool(len(CPUS) + 1) as thread_pool:
@@ -85,5 +85,5 @@ def test_helpers_of_a_team_are_seated_where_there_is_one_for_every_cpu():
     assert all(seat == {*CPUS} for seat in unseated)
 
 
-def test_a_caller_alone_needs_no_seats():
+def test_a_caller_alone_is_not_pinned():
     assert cpu_affinity_for([]) is None

@@ -170,7 +170,7 @@ def test_workers_that_have_gone_to_sleep_come_back() -> None:
     assert (numbers == 5).all()
 
 
-def test_a_script_that_wakes_nobody_leaves_parked_workers_alone() -> None:
+def test_a_script_that_wakes_no_worker_leaves_parked_ones_alone() -> None:
     numbers = np.zeros(1000, np.int64)
     script = Script([_adding(numbers, 1)])
 

@@ -27,7 +27,7 @@ def test_every_task_is_done_once(num_workers):
     assert sorted(done) == list(range(10_000))
 
 
-def test_a_helper_that_starts_late_is_not_waited_for():
+def test_a_worker_that_starts_late_is_not_waited_for():
     release = threading.Event()
     work, done = counter(10)
     busy = threading.Thread(target=share, args=(lambda: release.wait(120), 64))
@@ -41,7 +41,7 @@ def test_a_helper_that_starts_late_is_not_waited_for():
     busy.join()
 
 
-def test_an_error_of_a_helper_reaches_the_caller():
+def test_an_error_of_a_worker_reaches_the_caller():
     caller = threading.current_thread()
     reached = threading.Event()
 

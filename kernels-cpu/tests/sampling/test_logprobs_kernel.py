@@ -62,7 +62,7 @@ def test_tokens_that_are_ruled_out_have_no_probability():
     np.testing.assert_allclose(found.top[0], [-0.3133, -1.3133, -np.inf], atol=1e-4)
 
 
-def test_a_row_of_nan_says_so_and_disturbs_nobody():
+def test_a_row_of_nan_says_so_and_disturbs_no_other():
     logits = RNG.standard_normal((3, 50)).astype(np.float32)
     logits[1, 4] = np.nan
     ids = np.array([1, 2, 3], np.int32)

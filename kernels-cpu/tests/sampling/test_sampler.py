@@ -48,7 +48,7 @@ def test_tokens_are_those_of_the_definition_and_logits_stay_as_they_are(sampler,
     assert (sampler(logits, [SamplingRow(**wish) for wish in wishes]) == tokens).all()
 
 
-def test_rows_without_a_choosable_token_have_none_and_disturb_nobody(sampler):
+def test_rows_without_an_allowed_token_have_none_and_disturb_no_other(sampler):
     logits = np.random.default_rng(0).standard_normal((3, VOCABULARY)).astype(np.float32)
     alone = sampler(logits[2:], [SamplingRow(seed=7, position=1)])
     logits[0, 5], logits[1] = np.nan, -np.inf

@@ -205,7 +205,7 @@ def test_inputs_are_those_of_each_slice(on_gpu, name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", STEPS)
-def test_rows_and_wanted_rows_behind_the_last_slice_pad(on_gpu, name):
+def test_tokens_and_logit_positions_behind_the_last_slice_pad(on_gpu, name):
     world = World.random()
     device = Device(on_gpu, world)
     empty = [Slice(-1, 0, 0, 0)] * (40 - len(STEPS[name]))

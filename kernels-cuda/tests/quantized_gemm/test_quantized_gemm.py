@@ -246,7 +246,7 @@ def test_gates_are_applied_to_the_upper_half_of_the_weight(on_gpu, format, act):
     ],
     ids=str,
 )
-def test_every_kind_of_tile_gives_the_same_product_every_time(on_gpu, tile, format):
+def test_every_kind_of_tile_gives_the_same_gemm_every_time(on_gpu, tile, format):
     gpu = get_gpu()
     if tile.hopper and gpu.arch != "sm_90a":
         pytest.skip("needs Hopper")

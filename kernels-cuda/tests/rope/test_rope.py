@@ -57,7 +57,7 @@ def test_arguments_that_do_not_fit_are_named():
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("style", ["half", "interleaved"])
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{sizes['rows']} rows")
-def test_heads_are_turned_as_defined(on_gpu, dtype, style, sizes):
+def test_heads_are_rotated_as_defined(on_gpu, dtype, style, sizes):
     x, cosine, sine = arguments(**sizes, dtype=dtype)
 
     y = rope.rope(*map(on_gpu.put, (x, cosine, sine)), interleaved=style == "interleaved")
@@ -66,7 +66,7 @@ def test_heads_are_turned_as_defined(on_gpu, dtype, style, sizes):
 
 
 @pytest.mark.gpu
-def test_heads_in_the_middle_of_longer_rows_are_turned_where_they_lie(on_gpu):
+def test_heads_in_the_middle_of_longer_rows_are_rotated_in_place(on_gpu):
     row, cosine, sine = arguments(rows=6, heads=9, size=64, rotary=64, dtype=np.float16)
     held = on_gpu.put(row)
 

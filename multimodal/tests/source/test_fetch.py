@@ -112,7 +112,7 @@ def test_a_name_that_changes_its_address_between_redirects_is_checked_again():
      "file:///etc/passwd", "gopher://media.example/", "http://media.example@127.0.0.2/",
      "http:\\\\127.0.0.2/", "http://127.0.0.2\t/", "http://[fe80::1%25lo]/", "data:image/png,1"],
 )  # fmt: skip
-def test_a_redirect_to_where_nobody_may_go_is_refused(location):
+def test_a_redirect_to_a_forbidden_address_is_refused(location):
     resolver = names(media_example=HERE, inside_example="192.168.1.1")
 
     error, site = get({"/": redirect(location)}, resolver=resolver)

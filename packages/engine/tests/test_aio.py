@@ -195,7 +195,7 @@ def test_what_came_for_many_streams_wakes_the_loop_once():
     assert sum(act.__self__.__class__ is _Wakeups for act in calls if hasattr(act, "__self__")) == 3
 
 
-def test_a_wake_up_after_the_loop_is_closed_is_for_nobody():
+def test_a_wake_up_after_the_loop_is_closed_is_ignored():
     loop = asyncio.new_event_loop()
     wake = _Wakeups(loop).waker(Alarm())
     loop.close()

@@ -87,5 +87,5 @@ def test_arrays_in_memory_and_refusals_of_the_compiler_are_defects(surveyed, cap
         (2399, 2399.0, "2,399 of 2,400 compilations, about 0 min 01 s left"),
     ],
 )
-def test_a_survey_says_how_many_are_done_and_how_long_the_rest_takes(done, spent_s, said):
+def test_a_report_says_how_many_are_done_and_how_long_the_rest_takes(done, spent_s, said):
     assert progress(done, 2400, spent_s) == said

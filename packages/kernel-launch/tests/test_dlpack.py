@@ -36,7 +36,7 @@ def test_what_is_lent_is_read_as_it_was_lent(dtype):
 
 
 @pytest.mark.usefixtures("own_garbage")
-def test_the_owner_lives_until_a_capsule_that_nobody_read_is_collected():
+def test_the_owner_lives_until_an_unread_capsule_is_collected():
     owner = Owner()
     alive = weakref.ref(owner)
     capsule = Exporter(owner).__dlpack__()

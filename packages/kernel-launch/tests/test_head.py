@@ -22,7 +22,7 @@ def test_heads_are_divided(itemsize, size, rotary_len, division):
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
-def test_every_unit_divides_what_is_turned_and_what_is_not(itemsize):
+def test_every_unit_divides_what_is_rotated_and_what_is_not(itemsize):
     for size in range(2, 600, 2):
         for rotary_len in range(0, size + 1, 2):
             division = divide_head(itemsize, size, rotary_len)

@@ -7,7 +7,7 @@ from spaninfer_op_reference import close, linear, relative_error, to_bfloat16, t
 RNG = np.random.default_rng(0)
 
 
-def test_a_long_product_in_float32_is_close_and_one_wrong_row_is_not():
+def test_a_long_gemm_in_float32_is_close_and_one_wrong_row_is_not():
     x, weight = RNG.normal(size=(3, 4096)), RNG.normal(size=(64, 4096))
     truth = linear(x, weight)
 
@@ -19,7 +19,7 @@ def test_a_long_product_in_float32_is_close_and_one_wrong_row_is_not():
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), [("float16", np.float16), ("bfloat16", None)])
-def test_products_of_rounded_inputs_are_close_in_16_bits_and_not_in_float32(dtype, rounded):
+def test_gemms_of_rounded_inputs_are_close_in_16_bits_and_not_in_float32(dtype, rounded):
     def narrow(a):
         return to_bfloat16(a) if rounded is None else a.astype(rounded).astype(np.float32)
 

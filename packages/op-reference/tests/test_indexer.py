@@ -13,7 +13,7 @@ def operands(seed=0):
     return tuple(rng.normal(size=shape) for shape in ((T, H, D), (T, H), (N, D)))
 
 
-def test_scores_are_sums_over_heads_of_weighted_products_above_zero():
+def test_scores_are_sums_over_heads_of_weighted_dot_products_above_zero():
     query, weights, keys = operands()
 
     scores = index_scores(query, weights, keys)

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is the second opinion")
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_chosen_and_likeliest_tokens_are_reported_as_torch_computes_them(n):
+def test_sampled_and_top_tokens_are_reported_as_torch_computes_them(n):
     logits = np.random.default_rng(0).normal(size=(4, 300), scale=3)
     ids = np.array([0, 299, 17, int(logits[3].argmax())])
 

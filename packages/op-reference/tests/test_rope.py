@@ -23,7 +23,7 @@ INVERSE = (1 / 100 ** (np.arange(0, DIM, 2, dtype=np.float32) / DIM)).astype(np.
         ("interleaved", modeling_glm.apply_rotary_pos_emb),
     ],
 )
-def test_turned_heads_are_those_of_transformers(style, theirs):
+def test_rotated_heads_are_those_of_transformers(style, theirs):
     x = np.random.default_rng(0).normal(size=(T, H, DIM)).astype(np.float32)
     cos, sin = cos_sin(np.arange(T) * 13, INVERSE)
 
@@ -48,7 +48,7 @@ def test_channels_beyond_the_rotated_ones_pass_through_and_lengths_stay(style):
     np.testing.assert_array_equal(x, before)
 
 
-def test_products_of_turned_vectors_depend_on_the_distance_alone():
+def test_dot_products_of_rotated_vectors_depend_on_the_distance_alone():
     q, k = np.random.default_rng(2).normal(size=(2, 1, 1, DIM))
 
     def product(i, j):

@@ -377,7 +377,7 @@ def test_a_server_without_a_key_answers_to_names_of_this_machine_alone(engine):
 @pytest.mark.parametrize(
     ("path", "body"), [(TEXT, {"prompt": "x"}), (CHAT, {"messages": HELLO, "logprobs": True})]
 )
-def test_long_lists_of_logprobs_are_made_where_they_hold_nobody_up(client, monkeypatch, path, body):
+def test_long_lists_of_logprobs_are_made_off_the_event_loop(client, monkeypatch, path, body):
     made_in, loop_in = set(), set()
     shown, taken = Tokenizer.token_bytes, ResultQueue.get_nowait
 

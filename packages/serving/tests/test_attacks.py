@@ -123,7 +123,7 @@ def test_the_rest_of_a_refused_body_that_never_comes_costs_the_connection(live, 
         assert is_closed_by_server(connection)
 
 
-def test_silent_connections_shut_nobody_out(live, until, caplog):
+def test_silent_connections_keep_no_other_out(live, until, caplog):
     server = live()
     places = next(iter(server.server.config.http_protocol_class.keywords.values()))
     places.num = 20
@@ -152,7 +152,7 @@ def impatient(monkeypatch):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("stream", [True, False])
-def test_answers_that_nobody_reads_end_with_their_connection(live, until, at_rest, stream):
+def test_unread_answers_end_with_their_connection(live, until, at_rest, stream):
     server = live()
     asked = BODY | {"n": 4, "stream": stream, "logprobs": 5}
 

@@ -63,7 +63,7 @@ def test_a_system_message_is_that_of_the_option(call):
     assert result.stderr.count("system: You are a crow.") == 2
 
 
-def test_a_command_that_there_is_not_is_refused_with_the_nearest_and_asked_of_nobody(call):
+def test_an_unknown_command_is_refused_with_the_nearest_and_not_sent(call):
     result = call("chat", *GREEDY, typed="/claer\n/etc/passwd is a file\n")
 
     assert answers(result) == ["", "", "", ""]

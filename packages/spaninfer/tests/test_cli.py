@@ -284,7 +284,7 @@ def test_a_value_out_of_range_is_refused_by_name(refusal):
     )
 
 
-def test_a_key_that_nobody_reads_is_a_warning_of_one_sentence(call, tmp_path):
+def test_an_unread_key_is_a_warning_of_one_sentence(call, tmp_path):
     folder = shutil.copytree(spaninfer_demo.path(), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["colour"] = "green"

@@ -177,7 +177,7 @@ def test_a_server_whose_engine_failed_answers_and_ends(tmp_path, api_servers):
 
 
 @EACH_WAY
-def test_a_step_that_hangs_is_noticed_and_whoever_waits_is_answered(tmp_path, api_servers):
+def test_a_step_that_hangs_is_noticed_and_every_waiting_request_is_answered(tmp_path, api_servers):
     arguments = ("--step-timeout", "0.5", "--api-server-count", api_servers)
     with served(tmp_path, *arguments, trouble="hangs") as server:
         status, body = server.ask("/v1/completions", ASKED)

@@ -35,7 +35,7 @@ def test_what_is_inherited_is_shown_with_where_it_comes_from(call):
     assert 'qk_norm = "rms"' in shown
 
 
-def test_an_architecture_that_nobody_knows_is_refused_with_the_nearest(refusal):
+def test_an_unknown_architecture_is_refused_with_the_nearest(refusal):
     said = refusal("spec", "show", "qwen33")
 
     assert "'qwen33'" in said

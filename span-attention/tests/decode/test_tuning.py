@@ -91,7 +91,7 @@ def test_few_requests_have_larger_tiles(format, size, tiles):
     assert (chosen.tiles, chosen.warps * chosen.blocks_per_sm) == (tiles, 8)
 
 
-def test_sizes_that_are_no_whole_products_are_named():
+def test_sizes_that_are_no_whole_mmas_are_named():
     with pytest.raises(
         ShapeError, match="key_size is 72; decode takes multiples of 16 of bfloat16"
     ):

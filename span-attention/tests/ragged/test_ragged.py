@@ -33,7 +33,7 @@ BOUNDS = [
 
 @pytest.mark.parametrize("shared_bytes", [HOPPER, AMPERE, TURING])
 @pytest.mark.parametrize("size", SIZES)
-def test_heads_are_filled_up_to_what_products_take(size, shared_bytes):
+def test_heads_are_padded_to_what_mma_takes(size, shared_bytes):
     variant, cut = general_variant(ragged.RaggedOptions("float16", size), shared_bytes)
 
     macros = dict(variant.macros)

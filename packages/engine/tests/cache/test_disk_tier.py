@@ -167,7 +167,7 @@ def age(folder: Path, by_s: float, *numbers: int) -> None:
         os.utime(path, (used_s, used_s))
 
 
-def test_files_that_nobody_used_for_their_time_to_live_are_removed_at_the_next_start(
+def test_files_unused_for_their_time_to_live_are_removed_at_the_next_start(
     tmp_path: Path,
 ) -> None:
     first = Tier(tmp_path)

@@ -57,7 +57,7 @@ def test_a_slot_that_could_not_be_filled_is_free_again() -> None:
     slots.check()
 
 
-def test_a_span_that_nobody_used_for_its_time_to_live_gives_its_slot_back() -> None:
+def test_a_span_unused_for_its_time_to_live_gives_its_slot_back() -> None:
     clock = SetClock()
     slots = filled(b"a", b"b", ttl=TimeToLive(10, clock))
     clock.pass_s(6)

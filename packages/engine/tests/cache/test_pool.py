@@ -59,7 +59,7 @@ def test_a_span_given_back_while_nothing_is_in_flight_is_available_at_once():
     assert pool.take(1) == [0]
 
 
-def test_a_resting_span_can_be_shared_and_is_then_not_freed_by_the_step():
+def test_a_pending_free_span_can_be_shared_and_is_then_not_freed_by_the_step():
     pool = SpanPool(1)
     pool.take(1)
     pool.publish([0], [b"a"])
@@ -111,7 +111,7 @@ def test_a_second_span_with_the_same_content_stays_unlabelled():
     pool.check()
 
 
-def test_giving_back_what_nobody_holds_is_a_bug_that_is_found():
+def test_giving_back_what_is_not_held_is_a_bug_that_is_found():
     pool = SpanPool(1)
 
     with pytest.raises(AssertionError, match="more often"):

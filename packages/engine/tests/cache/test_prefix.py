@@ -25,12 +25,12 @@ def pool_with(hashes, present):
     return pool
 
 
-def test_equal_sequences_have_equal_links_and_a_longer_one_begins_with_them():
+def test_equal_sequences_have_equal_hashes_and_a_longer_one_begins_with_them():
     assert hashes_of() == hashes_of()
     assert hashes_of([*IDS, 1, 2, 3, 4])[:4] == hashes_of()
 
 
-def test_a_different_token_changes_its_own_link_and_all_behind_it():
+def test_a_different_token_changes_the_hash_of_its_span_and_all_behind_it():
     changed = hashes_of([*IDS[:5], 99, *IDS[6:]])
 
     assert [old == new for old, new in zip(hashes_of(), changed, strict=True)] == [
@@ -41,7 +41,7 @@ def test_a_different_token_changes_its_own_link_and_all_behind_it():
     ]
 
 
-def test_spans_with_equal_tokens_at_other_places_have_other_links():
+def test_spans_with_equal_tokens_at_other_positions_have_other_hashes():
     assert len(set(hashes_of([7] * 16))) == 4
 
 
@@ -56,7 +56,7 @@ def test_spans_with_equal_tokens_at_other_places_have_other_links():
     ],
     ids=str,
 )
-def test_everything_else_that_decides_the_content_is_part_of_the_link(seed):
+def test_everything_else_that_decides_the_content_is_part_of_the_hash(seed):
     assert not set(hashes_of(**seed)) & set(hashes_of())
 
 
@@ -70,7 +70,7 @@ def test_values_that_look_alike_in_different_places_do_not_collide():
     assert len(found) == len(names) * (len(names) + 1)
 
 
-def test_spans_rotated_under_different_frequencies_have_different_links():
+def test_spans_rotated_under_different_frequencies_have_different_hashes():
     rotation = RopeState(lambda length: ((length,),) if length > 10 else ())
 
     short = hashes_of(rotation=rotation, rope_seq_len=8)  # spans 2 and 3 were decoded beyond 10

@@ -20,7 +20,7 @@ def test_a_table_that_cannot_grow_stays_as_it_is():
     assert table.spans == [0]
 
 
-def test_the_runner_is_told_once_and_only_what_is_new():
+def test_a_table_update_is_sent_once_and_holds_only_what_is_new():
     table = SpanTable(SpanPool(8), span_len=4, window=None)
     table.grow(8)
 

@@ -136,7 +136,7 @@ def test_idle_time_is_used_until_a_request_comes_or_nothing_is_left():
         wait_until(lambda: not left)
 
 
-def test_a_token_drawn_behind_the_end_of_an_answer_reaches_nobody(kind):
+def test_a_token_sampled_behind_the_end_of_an_answer_is_not_delivered(kind):
     prompts = [[number, 3] for number in range(30)]
     with engine(checking(kind)) as running:
         queues = [
@@ -380,7 +380,7 @@ def test_after_a_thousand_cut_requests_no_span_is_missing(kind):
 ENDLESS = SamplingParams(ignore_eos=True)
 
 
-def test_a_step_that_hangs_fails_the_engine_and_answers_whoever_waits_or_comes(caplog):
+def test_a_step_that_hangs_fails_the_engine_and_every_request_that_waits_or_comes(caplog):
     runner = BlockedRunner(4, (100,), vocab=VOCAB, held=2)
     running = engine(runner, max_running=1, step_timeout_s=0.05)
     queues = [running.start_request([1, 2], ENDLESS)[1] for _ in range(3)]

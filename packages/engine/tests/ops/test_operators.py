@@ -264,7 +264,7 @@ def test_media_rows_are_replaced_and_added(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", EXACT, ids=str)
-def test_only_wanted_rows_are_taken(backend: Backend) -> None:
+def test_only_logit_positions_are_gathered(backend: Backend) -> None:
     ops, x = backend.make(), _rounded((5, 4), 0)
     step = Given(logit_indices=ops.from_host(np.array([4, 2], np.int32)))
 

@@ -28,7 +28,7 @@ def test_a_slow_reader_gets_everything_of_a_choice_in_one_element():
         results.get_nowait()
 
 
-def test_nobody_reads_and_still_everything_is_there_in_order():
+def test_unread_outputs_are_all_there_in_order():
     results = queue(2)
     for token in range(1000):
         results.put(part(token % 2, token))
@@ -143,7 +143,7 @@ def test_merging_loses_no_field():
     ]
 
 
-def test_a_limited_queue_drops_what_nobody_reads_and_stops_its_request():
+def test_a_limited_queue_drops_what_is_not_read_and_stops_its_request():
     results, stopped = queue(), []
     results.limit(2, lambda: stopped.append(True))
     for token in range(5):

@@ -90,7 +90,7 @@ def test_a_long_answer_that_is_read_at_the_end_does_not_wait_in_one_piece():
     assert found == [False] * (READ_AT_END - 1) + [True]
 
 
-def test_a_long_answer_that_is_read_at_the_end_is_written_though_nobody_wakes_the_writer():
+def test_a_long_answer_that_is_read_at_the_end_is_written_though_the_output_thread_is_not_woken():
     writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
     (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
     queue, is_written = ResultQueue(1, lambda: None), Event()
@@ -161,7 +161,7 @@ def test_outputs_are_written_until_the_caller_has_something_else_to_do():
     assert [queue.get(timeout=0).text for queue in queues] == ["ab"] * 40
 
 
-def test_nothing_is_written_here_that_nobody_waits_for():
+def test_nothing_is_written_here_that_is_not_waited_for():
     writer = OutputProcessor(Tokenizer(Letters(), []), lambda *_: None)
     (seq,) = Bench(num_spans=(50,)).add(request(1, [1]))
     queue = ResultQueue(1, lambda: None)

@@ -49,7 +49,7 @@ def _program(*lines: str, result: str) -> Program:
     return Program(tuple(operations), result, (), ())
 
 
-def test_what_lies_behind_the_last_attention_is_computed_of_wanted_rows_alone():
+def test_what_follows_the_last_attention_is_computed_at_logit_positions_alone():
     program = _program(
         "x = embed",
         "n = rms_norm x",

@@ -57,7 +57,7 @@ def test_no_rows_have_no_reports():
     assert token_logprobs(np.zeros((0, 10), np.float32), np.zeros(0, np.int64), 2) == []
 
 
-def test_a_row_of_nan_says_so_and_disturbs_nobody():
+def test_a_row_of_nan_says_so_and_disturbs_no_other():
     logits = RNG.standard_normal((3, 300)).astype(np.float32)
     logits[1] = np.nan
 

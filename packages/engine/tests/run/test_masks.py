@@ -52,7 +52,7 @@ def test_a_view_of_an_array_that_can_be_written_to_is_read_anew():
     assert np.flatnonzero(allowed_by(mask, NOTHING, VOCAB)).tolist() == [5]
 
 
-def test_an_array_that_nobody_can_write_to_is_packed_once(monkeypatch):
+def test_a_read_only_array_is_packed_once(monkeypatch):
     even = fixed(np.arange(VOCAB) % 2 == 0)
     odd = fixed(np.arange(VOCAB) % 2 == 1)
     mask = matcher(lambda output_ids: odd if len(output_ids) > 2 else even)
@@ -84,7 +84,7 @@ def test_bits_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_sequences_share_the_bits_of_an_array_that_nobody_can_write_to(is_packed):
+def test_sequences_share_the_bits_of_a_read_only_array(is_packed):
     even = np.arange(VOCAB) % 2 == 0
     array = fixed(np.packbits(even, bitorder="little") if is_packed else even)
     first, second = (matcher(lambda _: array) for _ in range(2))

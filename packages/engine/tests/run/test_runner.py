@@ -101,7 +101,7 @@ def test_prompt_logprobs_are_asked_about_the_token_that_follows(model: Model):
     assert rest.tokens[0] is not None
 
 
-def test_a_chunk_without_wanted_logits_draws_nothing(model: Model):
+def test_a_chunk_without_logit_positions_samples_nothing(model: Model):
     result = _runner(model, Greedy()).run(_enter(0, 6, Slice(0, 0, 4, 4, False)))
 
     assert result.tokens == (None,)

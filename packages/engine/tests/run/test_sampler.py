@@ -36,7 +36,7 @@ def logits(request):
     return np.random.default_rng(seed).standard_normal((4, VOCAB)).astype(np.float32) * 3
 
 
-def test_greedy_requests_take_the_likeliest_token_of_their_row(logits):
+def test_greedy_requests_take_the_argmax_of_their_row(logits):
     tokens, logprobs, failed = draw(sampler_of(*[{"temperature": 0}] * 4), logits)
 
     assert tokens == logits.argmax(-1).tolist()

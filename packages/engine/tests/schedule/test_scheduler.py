@@ -193,7 +193,7 @@ def test_the_last_token_of_a_prompt_is_computed_even_if_all_its_spans_are_there(
     assert bench.tokens[2] == bench.tokens[1]
 
 
-def test_a_prompt_that_nobody_has_computed_is_hashed_when_it_has_been():
+def test_a_prompt_is_hashed_when_it_has_been_computed():
     bench = Bench(num_spans=(50,))
     (seq,) = bench.add(request(1, PROMPT, sampling=upto(1)))
 
@@ -285,7 +285,7 @@ def test_a_request_of_higher_priority_takes_the_place_of_a_lower_one():
     assert bench.tokens[1] == alone(PROMPT, seed=0, limit=30)
 
 
-def test_requests_of_higher_priority_that_never_cease_starve_nobody():
+def test_requests_of_higher_priority_that_never_cease_starve_no_other():
     bench = Bench(num_spans=(50,), max_running=1)
     bench.add(request(1, PROMPT, sampling=upto(3), placement=Placement(priority=3)))
     for number in range(2, 100):  # each takes three steps, of a second

@@ -26,7 +26,7 @@ def test_keys_that_are_read_or_inert_or_null_are_not_reported() -> None:
     assert resolve_fully(load("llama"), config).unread == ()
 
 
-def test_a_key_that_nobody_reads_is_a_warning_that_names_it() -> None:
+def test_an_unread_key_is_a_warning_that_names_it() -> None:
     with pytest.warns(UnreadConfigKeys, match="llama.toml: config.json says shiny_new_thing"):
         resolve(load("llama"), {**LLAMA, "shiny_new_thing": 3})
 

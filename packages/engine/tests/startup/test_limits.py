@@ -239,7 +239,7 @@ def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_the
     refuse_oversized(asked(), compute, model, step, StoredWeights(mapped=True))
 
 
-def test_published_codes_take_their_own_bits_where_products_have_them():
+def test_published_codes_take_their_own_bits_where_gemms_have_them():
     table = Weight("embedding", (1000, 1 << 20))
     matrix = Weight("matrix", (1000, 1 << 20))
     head = Head(Linear(matrix), tied=False)

@@ -101,7 +101,7 @@ def test_a_device_reports_as_many_likely_tokens_as_one_of_the_prompts_asks_for()
     assert none.most_reported(sequences) == 0
 
 
-def test_a_step_of_sequences_that_nobody_knows_has_memory_for_all_reports():
+def test_a_step_of_unknown_sequences_has_memory_for_all_logprobs():
     batch = batch_of(Slice(7, 0, 5, 1, True), Slice(8, 0, 5, 4, True))
 
     assert batch.most_reported(Sequences(1, max_len=64, span_len=4, num_rows=8)) == MAX_LOGPROBS

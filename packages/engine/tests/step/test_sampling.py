@@ -27,7 +27,7 @@ def test_the_host_samples_what_the_kernel_cannot(sampling, end_ids, by_host):
     assert fits_kernel(entry) is not by_host
 
 
-def test_a_device_is_told_what_a_sequence_asks_for():
+def test_a_device_gets_the_sampling_parameters_of_a_sequence():
     sampling = SamplingParams(temperature=0.5, top_k=3, frequency_penalty=0.25)
 
     params = DeviceSamplingParams.of(NewSequence(1, (7, 8), sampling, seed=2**64 - 1))
@@ -43,7 +43,7 @@ def test_a_device_is_told_what_a_sequence_asks_for():
     assert not DeviceSamplingParams.of(NewSequence(1, (7,), SamplingParams(), seed=0)).has_penalties
 
 
-def test_a_device_is_told_of_biases_bad_words_and_ends_that_come_too_early():
+def test_a_device_gets_biases_bad_words_and_ends_that_come_too_early():
     sampling = SamplingParams(logit_bias={4: 1.5, 2: -1.0}, min_tokens=3)
 
     params = DeviceSamplingParams.of(

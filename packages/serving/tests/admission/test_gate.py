@@ -161,7 +161,7 @@ def test_pauses_grow_while_somebody_waits_and_are_short_again_behind_that():
     assert max(pauses) == pauses[-2] == 2.0 * MAX_GROWTH
 
 
-def test_a_loop_that_ended_keeps_nobody_out_of_the_next():
+def test_a_loop_that_ended_keeps_no_connection_out_of_the_next():
     gate = AdmissionGate(NEVER_S)
 
     async def passed():

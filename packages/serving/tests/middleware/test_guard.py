@@ -106,7 +106,7 @@ def test_bodies_on_their_way_share_the_room_of_the_guard_until_they_are_whole():
         ("/v1/x", {"Authorization": "Bearer k", "Content-Length": "11"}, 413),
     ],
 )
-def test_nothing_is_read_of_a_body_that_nobody_will_look_at(path, headers, status):
+def test_nothing_is_read_of_a_body_that_is_refused(path, headers, status):
     async def body():
         raise AssertionError("it was asked for")
         yield b""

@@ -105,13 +105,13 @@ def test_the_mixed_workload_comes_one_by_one_and_as_a_list(batches):
     assert rehearsed(listed).as_list
 
 
-def test_tokens_are_drawn_in_one_workload_and_the_likeliest_taken_in_all_others(batches):
+def test_tokens_are_sampled_in_one_workload_and_greedy_in_all_others(batches):
     for name, group in batches.items():
         wanted = DRAWN if name == "tpot_bs64_drawn" else GREEDY
         assert [batch.sampling for batch in group] == [wanted] * len(group)
 
 
-def test_a_rehearsal_is_short_and_of_the_same_kind(batches):
+def test_a_warm_up_is_short_and_of_the_same_kind(batches):
     mixed, drawn = (rehearsed(batches[name][-1]) for name in ("mixed1024", "tpot_bs64_drawn"))
 
     assert (len(mixed.prompts), max(mixed.output_lens), mixed.sampling) == (256, 16, GREEDY)

@@ -82,7 +82,7 @@ def test_scales_that_are_products_are_rounded_once(name, bits):
 
 
 @pytest.mark.parametrize("name", ["GPTQ reordered", "FP8 blocks", "FP8 per row", "NF4"])
-def test_formats_that_no_product_has_are_expanded(name):
+def test_formats_without_a_gemm_are_expanded(name):
     assert kernel_format([_of(METHODS[name]).format]) is None
 
 
@@ -106,7 +106,7 @@ def _error(weight: QuantizedWeight, num_rows: int) -> float:
         for name in GGUF + TABLES
     ],
 )
-def test_products_with_weights_of_gguf_are_within_a_256th(name):
+def test_gemms_with_weights_of_gguf_are_within_a_256th(name):
     weight = BLOCK_TYPES[name].read(random_blocks(name, ROWS, 2048, 0), 2048)
 
     for num_rows in (1, 4, 33):
@@ -115,7 +115,7 @@ def test_products_with_weights_of_gguf_are_within_a_256th(name):
 
 @pytest.mark.parametrize("name", [*FOLDERS, "NVFP4", "bitsandbytes int8"])
 @pytest.mark.sweep
-def test_products_with_weights_of_folders_are_within_a_256th(name):
+def test_gemms_with_weights_of_folders_are_within_a_256th(name):
     for num_rows in (1, 4, 33):
         assert _error(_of(METHODS[name], 2048), num_rows) <= 2.0**-8
 
@@ -162,7 +162,7 @@ def test_experts_are_packed_one_behind_the_other():
         np.testing.assert_array_equal(unpack(packed[number]), dequantize_weight(expert))
 
 
-def test_the_backend_takes_codes_for_products_unless_another_format_was_requested():
+def test_the_backend_takes_codes_for_gemms_unless_another_format_was_requested():
     formats = [_of_gguf("Q4_0").format]
 
     assert CpuOps().quantized_packer(formats, PRODUCT) is not None

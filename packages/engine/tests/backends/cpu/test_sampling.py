@@ -31,7 +31,7 @@ def draw():
 
 
 @pytest.mark.parametrize("wishes", [WISHES, WISHES[:1], WISHES[1:2]], ids=["all", "one", "other"])
-def test_every_row_is_drawn_as_defined_whoever_draws_it(draw, wishes):
+def test_every_row_is_sampled_as_defined_by_every_sampler(draw, wishes):
     logits = np.random.default_rng(1).standard_normal((len(wishes), VOCAB)).astype(np.float32) * 3
     rows = [RowSampling(seed=11 + n, position=n, **wish) for n, wish in enumerate(wishes)]
 

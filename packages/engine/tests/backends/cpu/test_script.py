@@ -82,7 +82,7 @@ def test_parked_threads_are_woken_for_what_lasts(last, rows, wakes):
     assert is_worth_waking(last, rows) is wakes
 
 
-def test_a_script_that_was_brief_wakes_nobody_the_next_time(model, monkeypatch):
+def test_a_script_that_was_brief_wakes_no_worker_the_next_time(model, monkeypatch):
     monkeypatch.setattr(script, "BRIEF_NS", 10**15)  # every run is brief
     woken = []
     run = ThreadPool.run

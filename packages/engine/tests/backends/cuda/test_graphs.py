@@ -109,7 +109,7 @@ def test_other_errors_of_a_step_are_raised(body: Body) -> None:
         Graphs(broken, body.blank).find(GraphShape(3), 1)
 
 
-def test_a_thread_that_has_multiplied_nothing_yet_captures_a_product() -> None:
+def test_a_thread_without_any_gemm_yet_captures_one() -> None:
     weight = torch.ones((512, 512), device="cuda", dtype=torch.bfloat16)
     rows = torch.ones((300, 512), device="cuda", dtype=torch.bfloat16)
     stream = torch.cuda.Stream()

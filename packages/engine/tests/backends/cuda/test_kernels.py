@@ -28,7 +28,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize(("outputs", "inner", "gate"), PRODUCTS)
-def test_products_of_any_number_of_rows_have_the_kernels_of_these(outputs, inner, gate):
+def test_gemms_of_any_number_of_tokens_have_the_kernels_of_these(outputs, inner, gate):
     def kernels(numbers):
         shapes = (gemm.Shape(rows, outputs, inner) for rows in numbers)
         return {

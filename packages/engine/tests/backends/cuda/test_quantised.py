@@ -220,7 +220,7 @@ def _check(found: Any, x: Any, numbers: Array, bias: Any, added: Array | float =
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["GPTQ", "AWQ", "W4A16", "W8A8", "Q4_K", "Q6_K", "MXFP4"])
-def test_products_are_those_of_the_numbers_that_codes_stand_for(name: str, dtype: str) -> None:
+def test_gemms_are_those_of_the_numbers_that_codes_stand_for(name: str, dtype: str) -> None:
     ops, weight = _ops(dtype), _weight(name)
     pack = ops.quantized_packer([weight.format], GEMM)
     packed, numbers = pack([weight]), dequantize_weight(weight).astype(np.float64)

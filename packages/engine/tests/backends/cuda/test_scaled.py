@@ -127,7 +127,7 @@ def test_weights_are_rounded_row_by_row_as_activations_are(kernels, code, define
 @pytest.mark.parametrize("gate", [None, "silu"])
 @pytest.mark.parametrize("rows", [1, 40, 300, 1100])
 @pytest.mark.parametrize("name", FORMATS)
-def test_products_are_near_those_of_the_numbers(name, rows, gate):
+def test_gemms_are_near_those_of_the_numbers(name, rows, gate):
     kernels = Kernels(torch.bfloat16, torch.device("cuda"))
     weights = [stored(name, 256, 1040), stored(name, 256, 1040, seed=1)]
     codes = scaled.codes_of([weight.format for weight in weights])

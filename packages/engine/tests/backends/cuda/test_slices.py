@@ -20,7 +20,7 @@ def _prompts(num_rows: int, num_slices: int) -> AttentionSlices:
     return AttentionSlices(rows, lengths, bounds, slots, (), 0, (), rows, lengths, 16)
 
 
-def test_few_wanted_rows_are_decodes_of_what_they_see() -> None:
+def test_few_logit_positions_are_decodes_of_what_they_see() -> None:
     slices = _prompts(num_rows=120, num_slices=3)
 
     few = slices.of_logits(torch.tensor([39, 79, 119]))
