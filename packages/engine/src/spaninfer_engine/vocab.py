@@ -6,6 +6,7 @@ know how text is cut and `text` must not know containers, so both meet here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -38,10 +39,10 @@ class Vocabulary:
     """
 
     kind: VocabularyKind
-    pieces: tuple[str, ...]
+    pieces: Sequence[str]
     types: tuple[PieceType, ...]
     scores: tuple[float, ...] = ()
-    merges: tuple[str, ...] = ()
+    merges: Sequence[str] = ()
     pre: str = "default"
     bos_id: int | None = None
     eos_id: int | None = None

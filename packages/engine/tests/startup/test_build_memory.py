@@ -213,3 +213,41 @@ def test_packing_codes_takes_little_more_than_their_bytes_in_the_file(
     stored = weights * BLOCK_TYPES[name].format.stored_bits / 8
 
     assert grown_by_format[name] < 1.15 * stored + CHUNKS
+
+
+# Prints by how many private bytes a process grew, at the most, while it opened the second file.
+OPENING = """
+import sys
+from threading import Event, Thread
+from spaninfer_engine.load import open_checkpoint
+
+def private_bytes():
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+def watch():
+    while not done.wait(0.001):
+        seen.append(private_bytes())
+
+small, large = sys.argv[1:]
+open_checkpoint(small).close()
+done, seen = Event(), [private_bytes()]
+watcher = Thread(target=watch)
+watcher.start()
+with open_checkpoint(large):
+    done.set()
+    watcher.join()
+    print(max(*seen, private_bytes()) - seen[0])
+"""
+
+
+@linux
+def test_texts_of_a_gguf_file_stay_in_it(tmp_path: Path):
+    """Of 65,000 pieces and merges, private are their places and types, and what tells types."""
+    small = write_gguf(tmp_path / "small.gguf", {"": "Q4_K"}, vocab=512, byte_bpe=True)
+    large = write_gguf(tmp_path / "large.gguf", {"": "Q4_K"}, vocab=TIED, byte_bpe=True)
+
+    [bytes_grown] = _printed(OPENING, small, large)
+
+    assert bytes_grown < 64 * TIED

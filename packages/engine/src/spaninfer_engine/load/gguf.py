@@ -11,11 +11,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
+from gguf import GGMLQuantizationType
 from spaninfer_op_reference import QuantizedWeight
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.gguf_container import open_container
+from spaninfer_engine.load.gguf_container import Container, GgufTensor, open_container
 from spaninfer_engine.load.gguf_experts import STACKS
 from spaninfer_engine.load.gguf_families import find_family
 from spaninfer_engine.load.gguf_metadata import Metadata
@@ -59,11 +59,11 @@ class GgufFile:
 
 def open_gguf(path: Path) -> GgufFile:
     """Read a GGUF file; ConfigError for an unknown architecture, CheckpointError for damage."""
-    container, values = open_container(path)
-    metadata = Metadata(str(path), values)
+    container = open_container(path)
+    metadata = Metadata(str(path), container.values)
     tensors = _tensors(path, container)
     for file in files_of(path, metadata)[1:]:
-        more = _tensors(file, open_container(file)[0])
+        more = _tensors(file, open_container(file))
         if twice := sorted(tensors.keys() & more.keys()):
             raise CheckpointError(f"{file}: tensor {twice[0]!r} is in an earlier file, too")
         tensors |= more
@@ -79,21 +79,16 @@ def open_gguf(path: Path) -> GgufFile:
     return GgufFile(config, EntryReader(str(path), entries), text)
 
 
-def _tensors(path: Path, container: GGUFReader) -> dict[str, Entry]:
+def _tensors(path: Path, container: Container) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for tensor in container.tensors:
         entries |= _entries(path, tensor)
     return entries
 
 
-def _shape(tensor: ReaderTensor) -> tuple[int, ...]:
-    """Return the shape as numpy counts; the file writes sizes innermost first."""
-    return tuple(int(size) for size in reversed(tensor.shape))
-
-
-def _entries(path: Path, tensor: ReaderTensor) -> dict[str, Entry]:
+def _entries(path: Path, tensor: GgufTensor) -> dict[str, Entry]:
     """Return the entry of a tensor, or one per expert of a stack of them."""
-    shape, data = _shape(tensor), np.asarray(tensor.data)
+    shape, data = tensor.shape, tensor.data
     stem, _, end = tensor.name.rpartition(".")
     if len(shape) != (2 if end == "bias" else 3) or not stem.endswith(STACKS):
         return {tensor.name: _entry(path, tensor, shape, data)}
@@ -104,8 +99,8 @@ def _entries(path: Path, tensor: ReaderTensor) -> dict[str, Entry]:
     }
 
 
-def _entry(path: Path, tensor: ReaderTensor, shape: tuple[int, ...], data: np.ndarray) -> Entry:
-    kind = tensor.tensor_type
+def _entry(path: Path, tensor: GgufTensor, shape: tuple[int, ...], data: np.ndarray) -> Entry:
+    kind = tensor.kind
     if kind in STORED:
         return GgufArray(data, shape, STORED[kind])
     if kind.name in BLOCK_TYPES:

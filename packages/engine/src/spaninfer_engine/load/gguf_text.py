@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spaninfer_engine.errors import CheckpointError, ConfigError
-from spaninfer_engine.load.gguf_container import open_container
+from spaninfer_engine.load.gguf_container import NUM_TENSORS_AT, open_container
 from spaninfer_engine.load.gguf_metadata import Metadata
 from spaninfer_engine.vocab import PieceType, Vocabulary, VocabularyKind
 
@@ -31,7 +31,7 @@ class GgufText:
 
 def open_text(path: Path) -> GgufText:
     """Read the text of a GGUF file, with or without tensors; errors as for `open_gguf`."""
-    return read_text(Metadata(str(path), open_container(path)[1]))
+    return read_text(Metadata(str(path), open_container(path).values))
 
 
 def read_text(metadata: Metadata) -> GgufText:
@@ -43,11 +43,8 @@ def read_text(metadata: Metadata) -> GgufText:
 
 def write_text(source: Path, path: Path) -> None:
     """Write the metadata of a GGUF file as a file without tensors. OSError as writing raises it."""
-    container, _ = open_container(source)
-    count = container.fields["GGUF.tensor_count"]
-    last = next(reversed(container.fields.values()))
-    head = container.data[: last.offset + sum(part.nbytes for part in last.parts)].copy()
-    head[count.offset : count.offset + count.parts[0].nbytes] = 0
+    head = open_container(source).head.copy()
+    head[NUM_TENSORS_AT : NUM_TENSORS_AT + 8] = 0
     path.write_bytes(head.tobytes())
 
 
@@ -73,10 +70,10 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     pre = metadata.text("tokenizer.ggml.pre", "default") or "default"
     return Vocabulary(
         kinds[model],
-        pieces=tuple(pieces),
+        pieces=pieces,
         types=_piece_types(metadata, types),
         scores=tuple(scores),
-        merges=tuple(metadata.listed("tokenizer.ggml.merges", str, ())),
+        merges=metadata.listed("tokenizer.ggml.merges", str, ()),
         pre=pre,
         bos_id=metadata.index("tokenizer.ggml.bos_token_id", len(pieces)),
         eos_id=metadata.index("tokenizer.ggml.eos_token_id", len(pieces)),
