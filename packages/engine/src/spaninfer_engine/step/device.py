@@ -6,7 +6,7 @@ Reference, CPU, torch and CUDA implement it. A device reads tokens and span tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -70,20 +70,27 @@ class Logprobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """Token masks of a batch; one that is read-only never changes."""
+    """Token masks of a batch: `bits`, as `Launched.mask_bits` has returned them, a bit per token,
+    the lowest first. Those whose place is in `fixed` are read-only arrays [4 ceil(V / 32)] instead,
+    which never change.
+    """
 
     slices: Ints  # [M] numbers of the slices that have one
-    allowed: Sequence[NDArray[np.uint8]]  # of each [4 ceil(V / 32)] bits, the lowest first
+    bits: Bytes  # [M 4 ceil(V / 32)]
+    fixed: Mapping[int, Bytes]
 
 
 class Launched(Protocol):
     """A step under way; its results may be read after `wait`."""
 
+    def mask_bits(self, count: int, vocab: int) -> Bytes:
+        """Return memory for so many token masks [M 4 ceil(V / 32)], with any content."""
+        ...
+
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with `masked` slices, which waits for this.
 
-        Called once, before the next launch: forward passes do not wait for masks. The arrays are
-        the caller's again when this returns.
+        Called once, before the next launch: forward passes do not wait for masks.
         """
         ...
 

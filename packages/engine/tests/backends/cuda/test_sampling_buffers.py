@@ -5,7 +5,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from spaninfer_engine.backends.cuda.sampling_buffers import packed
+import torch
+from spaninfer_engine.backends.cuda.sampling_buffers import _TokenMasks, packed
 from spaninfer_engine.request.request import MAX_COUNT, SamplingParams
 from spaninfer_engine.step.plan import NewSequence
 from spaninfer_engine.step.sampling import DeviceSamplingParams
@@ -63,3 +64,27 @@ def test_lists_are_found_where_the_record_says(bad_words, end_ids):
     assert (found("bias"), found("end"), words) == ([8, 4], list(end_ids), list(bad_words))
     assert record["end_until"] == 9
     assert len(lists) == params.num_listed
+
+
+@pytest.mark.gpu
+def test_masks_arrive_in_their_rows_whichever_of_them_never_change():
+    rng, (num_rows, vocab, num_logits) = np.random.default_rng(0), (9, 70, 63)
+    masks = _TokenMasks(num_rows, vocab, num_logits, torch.device("cuda"))
+    fixed = rng.integers(0, 256, (3, 12), np.uint8)
+    fixed.setflags(write=False)
+    constant = list(fixed)
+    expected = {}
+    for _ in range(200):
+        rows = rng.permutation(num_rows)[: rng.integers(1, num_rows + 1)].tolist()
+        bits = masks.bits(len(rows))
+        bits[:] = rng.integers(0, 256, bits.shape)
+        chosen = {
+            place: constant[rng.integers(3)] for place in range(len(rows)) if rng.random() < 0.5
+        }
+        expected |= {
+            row: chosen.get(place, bits[place])[:8].copy() for place, row in enumerate(rows)
+        }
+        masks.send(rows, chosen)
+        found = masks.of_rows.cpu().numpy().view(np.uint8)
+        for row, mask in expected.items():
+            np.testing.assert_array_equal(found[row], mask)

@@ -195,7 +195,7 @@ class CudaDevice:
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
             launches = SamplingLaunches.of(work)
             at = InFlight(batch, tuple(rows), padding, logits, launches, sampled)
-            step = CudaStep(self._sample_masked, at, chosen)
+            step = CudaStep(self._sample_masked, self._sampler.params, at, chosen)
             if batch.num_reported.any():
                 prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
@@ -214,7 +214,7 @@ class CudaDevice:
         with torch.cuda.stream(self._stream):
             at = step.in_flight
             rows = [at.rows[index] for index in masks.slices.tolist()]
-            self._sampler.params.write_masks(rows, masks.allowed, at.logits.shape[1])
+            self._sampler.params.send_masks(rows, masks.fixed)
             self._finish(step)
 
     def _finish(self, step: CudaStep) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.graph_shapes import Padding
 from spaninfer_engine.backends.cuda.sampler import Reported, Sampled
+from spaninfer_engine.backends.cuda.sampling_buffers import SamplingBuffers
 from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
 from spaninfer_engine.step.batch import Batch
-from spaninfer_engine.step.device import Logprobs, Samples, TokenMasks
+from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks
 
 Floats = NDArray[np.float32]
 
@@ -38,10 +39,12 @@ class CudaStep:
     def __init__(
         self,
         sample: Callable[[CudaStep, TokenMasks], None],
+        params: SamplingBuffers,
         in_flight: InFlight,
         logits: Tensor | None,
     ) -> None:
         self._sample, self._logits = sample, logits  # `sample` waits for masks
+        self._params = params
         self._in_flight: InFlight | None = in_flight  # until tokens are sampled
         self._padding = in_flight.padding
         self.reported: Reported | None = None
@@ -61,6 +64,10 @@ class CudaStep:
     def _sampled(self) -> Sampled:
         assert self._arriving is not None, "the step waits for its masks"
         return self._arriving
+
+    def mask_bits(self, count: int, vocab: int) -> Bytes:
+        """Return pinned memory for token masks."""
+        return self._params.mask_bits(count, vocab, self.in_flight.logits.shape[1])
 
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with masks."""

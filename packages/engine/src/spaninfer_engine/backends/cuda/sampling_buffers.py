@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -15,6 +15,7 @@ from spaninfer_engine.backends.cuda.memory import StepMemory
 from spaninfer_engine.step.sampling import MAX_LISTED, DeviceSamplingParams
 
 Words = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
 
 
 class SamplingBuffers:
@@ -54,56 +55,84 @@ class SamplingBuffers:
         """The token masks [N ceil(V / 32)], once there are any."""
         return None if self._masks is None else self._masks.of_rows
 
-    def write_masks(
-        self, rows: Sequence[int], allowed: Sequence[NDArray[np.uint8]], vocab: int
-    ) -> None:
-        """Write M masks [4 ceil(V / 32)] of M rows on torch's current stream.
+    def mask_bits(self, count: int, vocab: int, num_logits: int) -> Bytes:
+        """Return pinned memory for so many masks of a step, [M 4 ceil(V / 32)].
 
-        There are `vocab` logits, at most as many as a mask has bits.
+        There are `num_logits` logits, at most as many as a mask has bits.
         """
         if self._masks is None:
-            count, device = self._memory.sizes.requests, self._memory.device
-            self._masks = _TokenMasks(count, -(-vocab // 32), device)
-        self._masks.write(rows, allowed)
+            sizes, device = self._memory.sizes, self._memory.device
+            self._masks = _TokenMasks(sizes.requests, vocab, num_logits, device)
+        return self._masks.bits(count)
+
+    def send_masks(self, rows: Sequence[int], fixed: Mapping[int, Bytes]) -> None:
+        """Send the masks of rows in the memory that `mask_bits` has returned, or `fixed` ones in
+        their places, in front of what torch's current stream does next.
+        """
+        assert self._masks is not None, "masks lie in memory that was asked for"
+        self._masks.send(rows, fixed)
 
 
 class _TokenMasks:
     """A token mask for each of N rows, and memory that those of a step are sent through.
 
-    What is sent: the rows [M] int64 | their masks [M words]. It is collected in pinned memory, in
-    one of two buffers in turn: what was sent two steps ago has arrived. A mask that never changes,
-    and that its row has, is not sent again: those of 64 rows took a step 0.4 ms.
+    A buffer in pinned memory: rows [N] int64 | masks [N words]; of M masks the last M of the rows,
+    so that one copy sends both. There are two in turn: what was sent two steps ago has arrived.
+    They are sent beside the forward pass, on a stream of their own: no step that reads the masks of
+    these rows is under way, since tokens that it samples would have to be known. A mask that never
+    changes, and that its row has, is not sent again: those of 64 rows took a step 0.4 ms.
     """
 
-    def __init__(self, num_rows: int, words: int, device: torch.device) -> None:
-        self.of_rows = torch.empty((num_rows, words), dtype=torch.int32, device=device)
-        sent = num_rows * (2 + words)
-        self._pinned = [torch.empty(sent, dtype=torch.int32, pin_memory=True) for _ in range(2)]
-        self._arrived = torch.empty(sent, dtype=torch.int32, device=device)
-        self._kept: dict[int, NDArray[np.uint8]] = {}  # by row: the mask that it has
+    def __init__(self, num_rows: int, vocab: int, num_logits: int, device: torch.device) -> None:
+        self._num_rows, self._words = num_rows, -(-vocab // 32)
+        shape = num_rows, -(-num_logits // 32)
+        self.of_rows = torch.empty(shape, dtype=torch.int32, device=device)
+        size = num_rows * (2 + self._words)
+        self._pinned = [torch.empty(size, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+        self._blocks = [pinned.numpy() for pinned in self._pinned]
+        self._arrived = torch.empty(size, dtype=torch.int32, device=device)
+        self._kept: dict[int, Bytes] = {}  # by row: the mask that it has
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # frees of what was here
+        self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def write(self, rows: Sequence[int], masks: Sequence[NDArray[np.uint8]]) -> None:
-        """Send masks [words or more] of rows, where they do not have them."""
-        kept = self._kept
-        sent = {
-            row: mask for row, mask in zip(rows, masks, strict=True) if kept.get(row) is not mask
-        }
-        if not sent:
-            return
-        count, words = len(sent), self.of_rows.shape[1]
-        head, used = 2 * count, count * (2 + words)
+    def bits(self, count: int) -> Bytes:
+        """Return the memory of the next step's masks."""
         self._pinned.reverse()
-        block = self._pinned[0].numpy()
-        block[:head].view(np.int64)[:] = list(sent)
-        for place, mask in zip(block[head:used].reshape(count, words), sent.values(), strict=True):
-            place[:] = mask.view(np.int32)[:words]
-        self._arrived[:used].copy_(self._pinned[0][:used], non_blocking=True)
-        index = self._arrived[:head].view(torch.int64)
-        self.of_rows.index_copy_(0, index, self._arrived[head:used].view(count, words))
-        for row, mask in sent.items():
-            kept.pop(row, None)
-            if not mask.flags.writeable:
-                kept[row] = mask
+        self._blocks.reverse()
+        return self._bits(count)
+
+    def _bits(self, count: int) -> Bytes:
+        first = 2 * self._num_rows
+        words = self._blocks[0][first : first + count * self._words]
+        return words.view(np.uint8).reshape(count, 4 * self._words)
+
+    def send(self, rows: Sequence[int], fixed: Mapping[int, Bytes]) -> None:
+        """Send the masks of rows, where they do not have them; the current stream waits."""
+        kept, bits = self._kept, self._bits(len(rows))
+        new = [
+            place for place, row in enumerate(rows) if kept.get(row) is not fixed.get(place, bits)
+        ]
+        if not new:
+            return
+        for place in new:
+            kept.pop(rows[place], None)
+            if place in fixed:
+                bits[place] = kept[rows[place]] = fixed[place]
+        count = len(new)
+        if count < len(rows):
+            bits[:count] = bits[new]
+        ids = slice(2 * (self._num_rows - count), 2 * self._num_rows)
+        masks = slice(ids.stop, ids.stop + count * self._words)
+        self._blocks[0][ids].view(np.int64)[:] = [rows[place] for place in new]
+        sent = slice(ids.start, masks.stop)
+        with torch.cuda.stream(self._stream):
+            self._arrived[sent].copy_(self._pinned[0][sent], non_blocking=True)
+            index = self._arrived[ids].view(torch.int64)
+            arrived = self._arrived[masks].view(count, self._words)
+            self.of_rows.index_copy_(0, index, arrived[:, : self.of_rows.shape[1]])
+            self._sent.record()
+        self._sent.wait()
 
 
 def packed(params: DeviceSamplingParams, *, first: int) -> tuple[NDArray[np.void], Words]:

@@ -203,6 +203,10 @@ class HostStep(Generic[A]):
         """True once it has been computed."""
         return self._result is not None
 
+    def mask_bits(self, count: int, vocab: int) -> Bytes:  # noqa: ARG002
+        """The host samples, and masks its logits."""
+        raise AssertionError("a host device samples nothing")
+
     def sample(self, masks: TokenMasks) -> None:  # noqa: ARG002
         """The host samples, and knows the masks."""
         raise AssertionError("a host device samples nothing")
