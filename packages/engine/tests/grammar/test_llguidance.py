@@ -1,7 +1,6 @@
 """Matchers over bytes, against what json and re say of the same texts."""
 
 import json
-import os
 import re
 import threading
 
@@ -147,11 +146,11 @@ def test_a_token_that_the_grammar_does_not_allow_fails_the_matcher(compiler):
 @pytest.fixture
 def threads(monkeypatch):
     """Four CPUs, whatever this machine has: masks of several matchers have three threads."""
-    llguidance._executor.cache_clear()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
-    assert llguidance._executor() is not None
+    llguidance._threads.cache_clear()
+    monkeypatch.setattr(llguidance, "usable_cpus", lambda: 4)
+    assert llguidance._threads() is not None
     yield
-    llguidance._executor.cache_clear()
+    llguidance._threads.cache_clear()
 
 
 def with_lexers(form, number=2):

@@ -269,11 +269,10 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(
     model: Model, padded: bool, num_cpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("llguidance")
-    from spaninfer_engine.grammar.llguidance import _executor
+    from spaninfer_engine.grammar import llguidance
 
-    _executor.cache_clear()
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(num_cpus), raising=False)
-    monkeypatch.setattr("os.cpu_count", lambda: num_cpus)
+    llguidance._threads.cache_clear()
+    monkeypatch.setattr(llguidance, "usable_cpus", lambda: num_cpus)
     function = SamplingParams(mask=_only_even, max_tokens=15, ignore_eos=True, seed=3)
     forms = ("[a-z]{3,9}", "[0-9]{12}", "(ab|cd)*ef")
     guided = [
@@ -298,8 +297,8 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(
     for number, text in enumerate(texts[:6]):
         assert re.fullmatch(forms[number // 2], text)
     assert made[0].num_masked > 10
-    assert (_executor() is None) == (num_cpus == 1)
-    _executor.cache_clear()
+    assert (llguidance._threads() is None) == (num_cpus == 1)
+    llguidance._threads.cache_clear()
 
 
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:

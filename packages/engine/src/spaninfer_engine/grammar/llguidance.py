@@ -9,13 +9,13 @@ several lexers.
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache, partial
 from itertools import count
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from llguidance import (
@@ -28,6 +28,7 @@ from llguidance import (
 )
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
+from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
@@ -36,8 +37,9 @@ from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
 
 Bits = NDArray[np.uint8]
+_Asked: TypeAlias = tuple[LLMatcher, int]  # a matcher, and the row of its mask
 
-MAX_THREADS = 4  # of masks; and lexers of a grammar, each of which learns its states by itself
+MAX_THREADS = 8  # of masks; and lexers of a grammar, each of which learns its states by itself
 FEW_MASKS = 8  # take less than it takes to wake threads
 QUICK_S = 0.05  # a grammar compiled in less gets more lexers where several requests have it
 MAX_WRITTEN, MAX_WRITTEN_BYTES = 4096, 256  # texts whose tokens are kept, and what one may be
@@ -249,22 +251,23 @@ class GuidanceMatcher(Matcher):
 
     @staticmethod
     def fill_all(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
-        """Do the same for several, by several threads without the interpreter's lock.
-
-        Matchers that share a lexer follow each other, since a thread takes neighbours.
-        """
+        """Do the same for several: where they have several lexers, by several threads."""
         own = [cast("GuidanceMatcher", job.matcher) for job in jobs]
-        lexers = [id(each._start) for each in own]
-        executor = _executor()
-        if executor is None or len(jobs) < FEW_MASKS or len(set(lexers)) == 1:
-            return Matcher.fill_all(jobs, bits)
+        groups: dict[int, list[_Asked]] = {}
+        for each, job in zip(own, jobs, strict=True):
+            groups.setdefault(id(each._start), []).append((each._matcher, job.row))
+        threads = None if len(jobs) < FEW_MASKS or len(groups) == 1 else _threads()
         try:
             for each, job in zip(own, jobs, strict=True):
                 each._read(job.output_ids)
-                each._write_ahead()
-            order = sorted(range(len(jobs)), key=lexers.__getitem__)
-            asked = [(own[at]._matcher, jobs[at].row) for at in order]
-            executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, bits.shape[1], len(bits))
+            if threads is None:
+                first, size = bits.ctypes.data, bits.shape[1]
+                for each, job in zip(own, jobs, strict=True):
+                    each._matcher.unsafe_compute_mask_ptr(first + size * job.row, size)
+            else:
+                for each in own:
+                    each._write_ahead()
+                threads.compute(groups.values(), bits)
         except BaseException:  # a panic, of one of them
             for each in own:
                 each._restart()
@@ -319,14 +322,45 @@ class GuidanceMatcher(Matcher):
 
 def num_threads() -> int:
     """Return how many threads compute masks, one CPU being left for the engine's."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(max((usable or 1) - 1, 1), MAX_THREADS)
+    return min(max(usable_cpus() - 1, 1), MAX_THREADS)
+
+
+class _MaskThreads:
+    """Threads that compute masks: each takes some lexers, all of whose matchers are its own.
+
+    Threads that share a lexer would wait for each other; those of one llguidance pool take what is
+    next. A pool of one thread computes a list without Python's lock, which would change hands once
+    per mask.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._pools = [LLExecutor(1) for _ in range(number)]
+        self._others = ThreadPoolExecutor(number - 1, thread_name_prefix="masks")
+
+    def compute(self, groups: Iterable[list[_Asked]], bits: Bits) -> None:
+        """Compute the masks of matchers, which come in groups by lexer, into rows of bits."""
+        parts: list[list[_Asked]] = [[] for _ in self._pools]
+        for group in sorted(groups, key=len, reverse=True):
+            min(parts, key=len).extend(group)
+        about = bits.ctypes.data, bits.shape[1], len(bits)
+        calls = [
+            partial(pool.unsafe_compute_mask_ptr, part, *about)
+            for pool, part in zip(self._pools, parts, strict=True)
+            if part
+        ]
+        others = [self._others.submit(call) for call in calls[1:]]
+        try:
+            calls[0]()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
 
 @lru_cache
-def _executor() -> LLExecutor | None:
-    """Return threads for masks; None where there is only one."""
-    return LLExecutor(num_threads()) if num_threads() > 1 else None
+def _threads() -> _MaskThreads | None:
+    """Return the threads of masks; None where there is only one."""
+    return _MaskThreads(num_threads()) if num_threads() > 1 else None
 
 
 def _reason(matcher: LLMatcher) -> str:
