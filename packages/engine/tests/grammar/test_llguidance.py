@@ -16,6 +16,7 @@ pytest.importorskip("llguidance")
 from spaninfer_engine.grammar import llguidance
 from spaninfer_engine.grammar.compiler import GrammarCompiler
 from spaninfer_engine.grammar.llguidance import token_table
+from spaninfer_engine.grammar.schema import MAX_PROPERTIES
 
 VOCAB = 300  # more than the tokenizer has, and no multiple of 32
 PERSON = {
@@ -151,6 +152,37 @@ def threads(monkeypatch):
     assert llguidance._threads() is not None
     yield
     llguidance._threads.cache_clear()
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_as_many_properties_as_a_schema_may_have_can_be_followed(compiler, is_required):
+    schema = {"properties": {f"p{number}": {"type": "integer"} for number in range(MAX_PROPERTIES)}}
+    names = list(schema["properties"])
+    form = StructuredOutput(json_schema=schema | ({"required": names} if is_required else {}))
+
+    grammar = compiler.compile(form)
+
+    asked = names if is_required else [names[0], names[-1]]
+    assert accepts(grammar, json.dumps(dict.fromkeys(asked, 1)))
+
+
+AMBIGUOUS = {
+    "twice or thrice": 'start: s\ns: s s | s s s | "a" |',
+    "left": 'start: start start start | start "a" | "a"',
+    "behind nothing": 'start: s\ns: e s e "a" | "a"\ne: | "a" | e e',
+    "both sides": 'start: s\ns: "a" s "a" | "a" s | s "a" | "a" |',
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_a_text_that_is_read_in_more_and_more_ways_is_refused_while_that_is_little_work(
+    compiler, name
+):
+    """At 2,000 items, llguidance's own limit, it is 400 tokens, and 0.4 s for the last of them."""
+    matcher = compiler.compile(StructuredOutput(grammar=AMBIGUOUS[name])).matcher((END,), 0)
+
+    with pytest.raises(InvalidGrammar, match="Current row has 5"):
+        any(ord("a") not in allowed(matcher, b"a" * num_tokens) for num_tokens in range(150))
 
 
 def with_lexers(form, number=2):

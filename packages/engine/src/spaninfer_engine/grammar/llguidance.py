@@ -46,12 +46,19 @@ MAX_WRITTEN, MAX_WRITTEN_BYTES = 4096, 256  # texts whose tokens are kept, and w
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
 
-def _limits() -> LLParserLimits:
+# Items of a row of the parser. Where brackets end what they begin, as in JSON, a row has some for
+# each alternative. In grammars that read a text in many ways it has more at each token, and its
+# time grows with their square: 20 ms at 500, 370 ms and more at 2,000, in which all others wait.
+MAX_ITEMS, MAX_GRAMMAR_ITEMS = 2000, 500
+
+
+def _limits(kind: str) -> LLParserLimits:
     """Return half to a fifth of what llguidance allows by itself.
 
     It bounds a mask by some 20 ms, and a grammar that is refused by 1.3 s; states take 2 kB each.
     """
     return LLParserLimits(
+        max_items_in_row=MAX_GRAMMAR_ITEMS if kind == "grammar" else MAX_ITEMS,
         initial_lexer_fuel=500_000,
         step_lexer_fuel=100_000,
         max_grammar_size=100_000,
@@ -226,7 +233,8 @@ class GuidanceGrammar:
         self._starts.append(self._compiled())
 
     def _compiled(self) -> LLMatcher:
-        start = LLMatcher(self._vocabulary, self._text, log_level=0, limits=_limits())
+        limits = _limits(self._kind)
+        start = LLMatcher(self._vocabulary, self._text, log_level=0, limits=limits)
         if start.is_error():
             raise ValueError(start.get_error())
         return start

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_DEPTH = 100  # of brackets in a schema's JSON; llguidance reads 128 of them
-# Of one object: 512 optional ones compile in 0.2 s (151,646 tokens), 5,000 in 32 s, and the rows of
-# llguidance's parser hold some 500.
-MAX_PROPERTIES = 512
+# Of one object: 512 optional ones compile in 0.2 s (151,646 tokens), 5,000 in 32 s; a row of
+# llguidance's parser has four items for each, and 499 are too many for it.
+MAX_PROPERTIES = 480
 
 Place = tuple[str | int, ...]
 """Keys and indices from the root of a schema."""
