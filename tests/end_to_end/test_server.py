@@ -228,9 +228,10 @@ def test_sigterm_lets_running_requests_finish(serve):
         get(f"{server.url}/health/live")
 
 
+@pytest.mark.parametrize("api_servers", ["0", "1"])
 @pytest.mark.parametrize(("limit", "signals"), [("0", 1), ("30", 2)])
-def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals):
-    with serve("--drain", limit) as server:
+def test_a_stream_that_has_no_time_left_ends_with_an_error(serve, limit, signals, api_servers):
+    with serve("--drain", limit, "--api-server-count", api_servers) as server:
         place, data = request(server.url)
         with socket.create_connection(place, timeout=ANSWER_S) as connection:
             connection.sendall(data)

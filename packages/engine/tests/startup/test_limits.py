@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 
 import pytest
@@ -190,6 +191,15 @@ def test_a_step_holds_a_token_of_every_running_request():
 def test_clients_find_the_model_under_the_name_asked_for():
     assert served_name(asked(), "folder") == "folder"
     assert served_name(asked(served_name="mine"), "folder") == "mine"
+
+
+def test_a_name_is_one_that_json_can_write():
+    """Names of files are bytes: those that are no UTF-8 come as halves of surrogates."""
+    latin = os.fsdecode(b"mod\xe8le\n")
+
+    assert served_name(asked(), latin) == "mod\ufffdle\ufffd"
+    with pytest.raises(ConfigError, match="cannot be printed"):
+        served_name(asked(served_name=latin), "folder")
 
 
 def test_a_model_beyond_the_memory_is_refused_before_it_takes_any():

@@ -87,6 +87,12 @@ class Settings:
             raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
         if "" in self.further_names:
             raise ConfigError("a name of the model is empty; give --served-model-name a name")
+        for name in self.further_names:
+            if not name.isprintable():
+                raise ConfigError(
+                    f"the model's name {name!r} has characters that cannot be printed; give "
+                    "--served-model-name another"
+                )
         if self.max_body_bytes is not None and self.max_body_bytes < 1:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:

@@ -97,3 +97,15 @@ def test_vectors_scores_and_labels_carry_the_name_that_was_asked_for(tmp_path):
 def test_an_empty_name_is_refused():
     with pytest.raises(ConfigError, match="a name of the model is empty"):
         Settings(further_names=("",))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nX: y", "\0", "\ud800"])
+def test_a_name_that_cannot_be_printed_is_refused(name):
+    with pytest.raises(ConfigError, match="cannot be printed"):
+        Settings(further_names=("other", name))
+
+
+def test_a_name_that_is_given_twice_is_listed_once(engine):
+    web = TestClient(create_app(engine, Settings(further_names=("tiny", "b", "b"))))
+
+    assert [each["id"] for each in web.get("/v1/models").json()["data"]] == ["tiny", "b"]

@@ -393,5 +393,15 @@ def _max_len(
 
 
 def served_name(asked: EngineConfig, checkpoint_name: str) -> str:
-    """Return the name under which clients find the model."""
-    return asked.served_name or checkpoint_name
+    """Return the name under which clients find the model.
+
+    Of a file's name, what JSON cannot write is replaced; raises ConfigError for one that was asked.
+    """
+    if asked.served_name:
+        if not asked.served_name.isprintable():
+            raise ConfigError(
+                f"the model's name {asked.served_name!r} has characters that cannot be printed; "
+                "give it another"
+            )
+        return asked.served_name
+    return "".join(each if each.isprintable() else "\ufffd" for each in checkpoint_name)

@@ -143,7 +143,7 @@ class Service:
     @property
     def names(self) -> tuple[str, ...]:
         """All names of the model, the first first."""
-        return (self.model, *self.settings.further_names)
+        return tuple(dict.fromkeys((self.model, *self.settings.further_names)))
 
     def named(self, asked: str | None) -> str:
         """Return the name that an answer carries: the one that was asked for, or the first.
