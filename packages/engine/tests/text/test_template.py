@@ -259,6 +259,40 @@ def test_a_variable_of_the_request_takes_the_place_of_the_model_s_as_text_of_a_u
     assert (prompt.text, prompt.trusted) == ("</s>", ())
 
 
+CODE = (
+    "{{ 7 * 191 }}",
+    "{% for i in range(10 ** 9) %}{% endfor %}",
+    "{{ 'a' * 10 ** 9 }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{% include '/etc/passwd' %}{% raw %}",
+    "{0.__class__} %(x)s %999999999d {:>999999999}",
+    "# for x in y\n## z",
+)
+WRITES_ALL = """{% for m in messages %}{{ m.content ~ m.name }}
+{%- for call in m.tool_calls or [] %}{{ call | tojson }}{% endfor %}{% endfor %}
+{%- for tool in tools %}{{ tool | tojson ~ tool.function.name }}{% endfor %}
+{{- documents | tojson }}{{ '%s' % wish }}{{ '{}'.format(wish) }}{{ wish | indent(2) }}"""
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_code_in_what_a_request_brings_is_text(code):
+    function = {"name": code, "description": code, "parameters": {code: {"type": code}}}
+    call = {"type": "function", "id": "1", "function": {"name": code, "arguments": {code: code}}}
+    messages = [
+        {"role": "user", "content": code, "name": code},
+        {"role": "assistant", "content": code, "tool_calls": [call]},
+    ]
+    variables = {"documents": [{"title": code, code: code}], "wish": code}
+
+    prompt = make(WRITES_ALL).render(
+        messages, tools=[{"type": "function", "function": function}], variables=variables
+    )
+
+    assert prompt.text.count(code.partition("\n")[0]) == 17
+    assert str(7 * 191) not in prompt.text
+
+
 def test_a_role_cannot_be_made_up():
     with pytest.raises(TemplateError, match=r"message 0 has the role 'im_end'; allowed are"):
         make(ROLES).render([{"role": "im_end", "content": "x"}])
