@@ -114,6 +114,20 @@ def test_every_tile_writes_the_rows_of_experts_and_nothing_else(on_gpu, tile, ro
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("tile", [tile for tile in TILES if isinstance(tile, Prompt)], ids=str)
+def test_experts_may_have_any_number_of_rows(on_gpu, tile, dtype):
+    for_this_gpu(tile)
+    given = Layer.of_counts([*range(0, 390, 13), 15, 16, 17, 191, 192, 193, 384, 385, 577, 1], dtype)
+
+    h, y = run(on_gpu, given, tile, "silu")
+
+    assert near(h[: given.count], given.up("silu"), dtype)
+    assert near(y[: given.count], given.down(), dtype)
+    assert np.isnan(wide(h[given.count :])).all()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("gate", grouped.GATES)
 @pytest.mark.parametrize("kind", [0, -1], ids=["general", "prompt"])
 def test_every_gate_is_its_definition(on_gpu, gate, kind):
@@ -178,7 +192,20 @@ class Layer:
     def __init__(self, tokens, routing, dtype, seed=0):
         draw = np.random.default_rng(seed)
         ids = chosen_experts(draw, tokens, EXPERTS, CHOSEN, routing)
-        self.order, self.ends = sorted_pairs(ids, EXPERTS)
+        self.fill(draw, tokens, *sorted_pairs(ids, EXPERTS), dtype)
+
+    @classmethod
+    def of_counts(cls, counts, dtype):
+        """A layer whose experts have these numbers of rows, of any tokens, and a few have none."""
+        assert len(counts) == EXPERTS
+        draw, layer, tokens = np.random.default_rng(0), cls.__new__(cls), sum(counts) // CHOSEN + 2
+        order = draw.permutation(tokens * CHOSEN).astype(np.int32)
+        layer.fill(draw, tokens, order, np.cumsum(counts).astype(np.int32), dtype)
+        return layer
+
+    def fill(self, draw, tokens, order, ends, dtype):
+        """Random tokens, weights and biases for rows in this order."""
+        self.order, self.ends = order, ends
         self.count = int(self.ends[-1])
         self.tokens_of_rows = self.order[: self.count] // CHOSEN
         rows = tokens * CHOSEN

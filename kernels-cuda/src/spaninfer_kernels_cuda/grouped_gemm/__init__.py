@@ -60,6 +60,7 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     GROUPED_PROMPT,
     GROUPED_SORT,
     GROUPED_STREAM,
+    GROUPED_SWAPPED_PROMPT,
     Addresses,
     ClearArguments,
     OnAny,
@@ -155,7 +156,8 @@ def prepare(
     kernel: OnAny | OnHopperStream | OnHopperPrompt
     if isinstance(tile, Prompt):
         of_prompt = PromptSizes(shape.chosen, shape.experts, shape.outputs, shape.inner)
-        prompt = Call(load(compiled, gpu, GROUPED_PROMPT), grid, of_prompt)
+        signature = GROUPED_SWAPPED_PROMPT if tile.swapped else GROUPED_PROMPT
+        prompt = Call(load(compiled, gpu, signature), grid, of_prompt)
         sort = _sort(shape, gpu, cache) if sorts else None
         kernel = OnHopperPrompt(shape, name, tile, sort, prompt)
     elif isinstance(tile, Stream):

@@ -34,7 +34,7 @@ class StreamArguments(NamedTuple):
 
 
 class PromptArguments(NamedTuple):
-    """Arguments of grouped_prompt."""
+    """Arguments of grouped_prompt and grouped_swapped_prompt."""
 
     out: Pointer
     weight: TensorMap
@@ -119,6 +119,7 @@ class Addresses(NamedTuple):
 GROUPED_GENERAL: Final = Signature("grouped_general", GeneralArguments, Sizes)
 GROUPED_STREAM: Final = Signature("grouped_stream", StreamArguments, Sizes)
 GROUPED_PROMPT: Final = Signature("grouped_prompt", PromptArguments, PromptSizes)
+GROUPED_SWAPPED_PROMPT: Final = Signature("grouped_swapped_prompt", PromptArguments, PromptSizes)
 GROUPED_CODED: Final = Signature("grouped_coded", CodedArguments, Sizes)
 GROUPED_CODED_HOPPER: Final = Signature("grouped_coded_hopper", CodedArguments, Sizes)
 GROUPED_SORT: Final = Signature("grouped_sort", SortArguments, SortSizes)
@@ -154,7 +155,7 @@ class OnHopperStream:
 
 @dataclass(frozen=True, slots=True)
 class OnHopperPrompt:
-    """prompt.cu, loaded, and sort.cu where rows that come through an order are sorted for it."""
+    """prompt.cu or swapped_prompt.cu, loaded, and sort.cu where rows that come through an order are sorted for it."""
 
     shape: Shape
     dtype: str
@@ -169,8 +170,8 @@ class OnHopperPrompt:
             x = at.workspace
             self.sort(handle, SortArguments(x, at.x, at.order, at.ends))
         weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
-        is_sorted = not (self.tile.gathers and at.order)
-        rows = map_rows(x, self.dtype, self.shape, sorted=is_sorted)
+        box_rows = self.tile.box_rows(gathers=bool(at.order))
+        rows = map_rows(x, self.dtype, self.shape, box_rows=box_rows)
         arguments = PromptArguments(at.out, weight, rows, at.bias, at.ends, at.ticket, at.order)
         self.call(handle, arguments)
 

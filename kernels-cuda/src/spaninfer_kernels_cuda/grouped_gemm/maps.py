@@ -1,10 +1,10 @@
-"""The TMA tensor maps of experts' weights and of rows of x, for stream.cu and prompt.cu."""
+"""The TMA tensor maps of experts' weights and of rows of x, for stream.cu, prompt.cu and swapped_prompt.cu."""
 
 from __future__ import annotations
 
 from spaninfer_kernel_launch import encode_tensor_map
 
-from spaninfer_kernels_cuda.grouped_gemm.tuning import BLOCK_ROWS, CHUNK, Prompt, Shape, Stream
+from spaninfer_kernels_cuda.grouped_gemm.tuning import CHUNK, Prompt, Shape, Stream
 
 
 def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -> bytes:
@@ -23,13 +23,13 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
     )
 
 
-def map_rows(pointer: int, dtype: str, shape: Shape, *, sorted: bool) -> bytes:
-    """Return the map of sorted rows as [1 P K], in boxes of 64; of tokens as [1 T K], of one."""
-    rows = shape.rows if sorted else shape.rows // shape.chosen
+def map_rows(pointer: int, dtype: str, shape: Shape, *, box_rows: int) -> bytes:
+    """Return the map of sorted rows as [1 P K] in boxes of `box_rows`; of tokens as [1 T K], of one."""
+    rows = shape.rows // shape.chosen if box_rows == 1 else shape.rows
     return encode_tensor_map(
         pointer,
         dtype,
         shape=(1, rows, shape.inner),
         strides=(rows * shape.inner, shape.inner, 1),
-        box=(1, BLOCK_ROWS if sorted else 1, CHUNK),
+        box=(1, box_rows, CHUNK),
     )

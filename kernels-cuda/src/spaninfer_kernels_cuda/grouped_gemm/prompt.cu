@@ -1,38 +1,17 @@
 // Grouped GEMM on Hopper for many rows per expert: out[P C] from rows of x and weight[E N K].
 //
-// Rows of x are operand A of a wgmma, 64 each; rows of a weight are operand B. Producer warps copy
-// chunks of both by TMA into a ring of STAGES buffers, weights with the expert as a coordinate. x
-// is sorted, and comes in boxes of 64 rows, or (GATHERS) it holds tokens, and comes row by row
-// through `order`. Two consumer warpgroups share a tile: while one writes results, the other
-// multiplies, as far as the ring lets them drift apart.
+// Rows of x are operand A of a wgmma, 64 each; rows of a weight are operand B. A tile with fewer
+// rows of x than BLOCKS times 64, an expert's last one, multiplies only the blocks of 64 that it
+// has. What copies and draws tasks is in prompt.cuh.
 //
-// A tile has up to BLOCKS times 64 rows of x. One with fewer, an expert's last one, copies and
-// multiplies only the blocks of 64 that it has; so tiles take unequal time. A block of threads
-// begins with the task of its own number and then draws the next free one from `ticket`. A
-// producer does, ahead of time, and leaves the number beside the first chunk of a task. Tiles of an
-// expert that run at the same time share rows of x and weights in the L2 cache.
-//
-// Macros: T (half, bfloat16), BLOCKS, ROWS (of the weight that a tile has), BY_ROWS (a warpgroup
-//         has every other block of x; else all of them, and half of ROWS), GATHERS, STAGES,
-//         EXPERTS, GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a function
-//         of glu.cuh).
-// Demands: K % 8 == 0; columns of out in eights; out and its rows at multiples of 16 bytes; maps
-//          whose boxes are kChunk elements of ROWS rows of an expert's weight, and of 64 rows of x
-//          or of one; a warpgroup's rows of the weight a size of Wgmma, a multiple of 32, GATED of
-//          64; `ticket` 0, as it is again afterwards.
+// Macros: BY_ROWS (a warpgroup has every other block of x; else all of them, and half of ROWS),
+//         GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a function of
+//         glu.cuh), and those of prompt.cuh.
+// Demands: columns of out in eights; out and its rows at multiples of 16 bytes; a warpgroup's rows
+//          of the weight a size of Wgmma, a multiple of 32, GATED of 64.
 
-constexpr int kLineBytes = 128;  // the swizzle width of the TMA
-constexpr int kChunk = kLineBytes / sizeof(T);
-constexpr int kSteps = kChunk / 16;
-constexpr int kGroup = 4 * kWarp;
-constexpr int kGroups = 2;                 // of consumers; the producers follow
-constexpr int kMultiply = kGroups * kGroup, kThreads = kMultiply + kGroup;
-constexpr int kNone = -1;                  // the number of no task: there are no more
-constexpr int kBlockRows = 64;             // of x
-constexpr int kTokens = BLOCKS * kBlockRows;
 constexpr int kRowParts = BY_ROWS ? kGroups : 1, kColumnParts = kGroups / kRowParts;
 constexpr int kOwnBlocks = (BLOCKS + kRowParts - 1) / kRowParts;  // that a warpgroup has at most
-constexpr int kTogether = 2048 / kTokens;  // tiles of rows that go through the weight side by side
 
 constexpr int kOwnRows = ROWS / kColumnParts;  // of the weight, that a warpgroup has
 constexpr int kFragments = kOwnRows / 8;   // of accumulators, side by side
@@ -40,39 +19,7 @@ constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of 
 constexpr int kResults = kFragments / kPerResult;
 static_assert(kResults % 4 == 0, "four lanes share the results of a row");
 
-constexpr int kCopyWarps = GATHERS ? 4 : 1;         // of producers: many boxes take many
-constexpr int kBoxRows = GATHERS ? 1 : kBlockRows;  // of x, that one copy brings
-
-constexpr int kBlockBytes = kBlockRows * kLineBytes;
-constexpr int kWeightBytes = ROWS * kLineBytes;
-constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
-
-// Registers of a thread: consumers take what the producer group gives up. A block has no more than
-// it was launched with: an even share of an SM's, in eights. To ask for more is to wait for ever.
-constexpr int kLaunched = 65536 / kThreads / 8 * 8;
-constexpr int kLeft = 40, kKept = 232;
-static_assert((kGroups * kKept + kLeft) * kGroup <= kLaunched * kThreads, "registers of a block");
-
 using Accumulators = float[kOwnBlocks][kFragments][4];
-
-struct Shared {
-  alignas(1024) unsigned char stages[STAGES][kStageBytes];
-  Barrier full[STAGES], empty[STAGES];
-  int numbers[STAGES];                 // of the task whose first chunk is there
-  int current;                         // the number of the task that is copied
-  int sources[GATHERS ? kTokens : 1];  // its rows of x
-  Experts experts;
-};
-
-using Turn = TurnOf<STAGES>;
-
-struct Sizes {
-  int rows, across, chunks, tasks;
-};
-
-__device__ __forceinline__ Task task_of(const Shared& shared, int number, const Sizes& sizes) {
-  return find_task<kTokens, kTogether>(shared.experts, number, sizes.across);
-}
 
 // Which part of a tile's rows of x, and of the weight, a warpgroup has.
 __device__ __forceinline__ int row_part(int group) { return BY_ROWS ? group : 0; }
@@ -81,81 +28,6 @@ __device__ __forceinline__ int column_part(int group) { return BY_ROWS ? 0 : gro
 // The blocks of 64 rows that a task has.
 __device__ __forceinline__ int blocks_of(const Task& task) {
   return (task.count + kBlockRows - 1) / kBlockRows;
-}
-
-// The number of a block's next task. All draws of a launch are as many as there are tasks, for the
-// first ones are not drawn and each block with a task draws one too many: that with the last
-// leaves the ticket as it was.
-__device__ __forceinline__ int draw_task(unsigned* ticket, int tasks) {
-  const int drawn = atomicAdd(ticket, 1u);
-  if (drawn == tasks - 1) *ticket = 0;
-  return gridDim.x + drawn;
-}
-
-// Copies what this warp copies of a chunk: the first one the tile of the weight.
-__device__ __forceinline__ void copy_chunk(Shared& shared, int stage, const TensorMap& weight,
-                                           const TensorMap& x, const Task& task, int chunk,
-                                           int number, int warp) {
-  const int lines = GATHERS ? task.count : blocks_of(task) * kBlockRows;
-  Barrier* full = &shared.full[stage];
-  unsigned char* rows = shared.stages[stage] + kWeightBytes;
-  if (warp == 0) {
-    if (chunk == 0) shared.numbers[stage] = number;
-    arrive_expecting(full, kWeightBytes + lines * kLineBytes);
-    copy_box(shared.stages[stage], weight, chunk * kChunk, task.tile * ROWS, task.expert, full);
-  }
-#pragma unroll 4
-  for (int at = warp * kBoxRows; at < lines; at += kCopyWarps * kBoxRows) {
-    const int row = GATHERS ? shared.sources[at] : task.first + at;
-    copy_box(rows + at * kLineBytes, x, chunk * kChunk, row, 0, full);
-  }
-}
-
-// All producers.
-__device__ __forceinline__ void sync_producers() {
-  if constexpr (kCopyWarps > 1) {
-    asm volatile("bar.sync 1, %0;" ::"n"(kCopyWarps * kWarp) : "memory");
-  }
-}
-
-// The producers, kCopyWarps warps. The first one draws, and tells the others.
-__device__ __forceinline__ void copy_tasks(Shared& shared, const TensorMap& weight,
-                                           const TensorMap& x, const int* order, int chosen,
-                                           const Sizes& sizes, unsigned* ticket) {
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x % kGroup / kWarp, 0);
-  const bool copies = is_elected();
-  Turn turn;
-  int number = blockIdx.x;
-  while (number < sizes.tasks) {
-    const int next = threadIdx.x == kMultiply ? draw_task(ticket, sizes.tasks) : 0;
-    const Task task = task_of(shared, number, sizes);
-    if constexpr (GATHERS) {
-      for (int at = threadIdx.x % kGroup; at < task.count; at += kCopyWarps * kWarp) {
-        shared.sources[at] = order[task.first + at] / chosen;
-      }
-      sync_producers();
-    }
-    for (int chunk = 0; chunk < sizes.chunks; ++chunk, turn.next()) {
-      wait(&shared.empty[turn.stage], turn.parity ^ 1);
-      if (copies) copy_chunk(shared, turn.stage, weight, x, task, chunk, number, warp);
-    }
-    number = __shfl_sync(0xffffffffu, next, 0);
-    if constexpr (kCopyWarps > 1) {
-      if (warp == 0) shared.current = number;
-      sync_producers();
-      number = shared.current;
-    }
-  }
-  if (warp > 0) return;
-  wait(&shared.empty[turn.stage], turn.parity ^ 1);
-  if (!copies) return;
-  shared.numbers[turn.stage] = kNone;
-  arrive(&shared.full[turn.stage]);
-}
-
-// Gives a buffer back to the producers.
-__device__ __forceinline__ void release(Barrier* empty, bool releases) {
-  arrive_if(releases && threadIdx.x % kWarp == 0, empty);
 }
 
 // Issues the wgmmas of a chunk for the first kBlocks blocks of rows of a warpgroup. `adds` is false
@@ -264,12 +136,7 @@ __device__ __forceinline__ void make_tile(Shared& shared, Turn& turn, T* out, co
 __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
                                          const Sizes& sizes) {
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);
-  Turn turn;
-  while (true) {
-    wait(&shared.full[turn.stage], turn.parity);
-    const int number = shared.numbers[turn.stage];
-    if (number == kNone) return;
-    const Task task = task_of(shared, number, sizes);
+  multiply_tasks(shared, sizes, [&](Turn& turn, const Task& task) {
     const int own = (blocks_of(task) - row_part(group) + kRowParts - 1) / kRowParts;
     if (own == kOwnBlocks) {
       make_tile<kOwnBlocks>(shared, turn, out, bias, task, sizes, group);
@@ -280,7 +147,7 @@ __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
     } else {
       make_tile<0>(shared, turn, out, bias, task, sizes, group);
     }
-  }
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -290,27 +157,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                    int inner) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  if (threadIdx.x == kMultiply) {
-    prefetch_map(weight);
-    prefetch_map(x);
-    for (int i = 0; i < STAGES; ++i) {
-      init_barrier(&shared.full[i], 1);
-      init_barrier(&shared.empty[i], kGroups * 4);  // a lane of each warp
-    }
-    publish_barriers();
-  }
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  count_tiles<kTokens, kThreads>(shared.experts, ends, experts);
-  const int across = (rows + ROWS - 1) / ROWS;
-  const Sizes sizes{rows, across, (inner + kChunk - 1) / kChunk, shared.experts.tiles() * across};
+  const Sizes sizes = begin_tasks(shared, weight, x, ends, experts, rows, inner);
   if (threadIdx.x >= kMultiply) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLeft));
+    give_registers();
     if (threadIdx.x < kMultiply + kCopyWarps * kWarp) {
       copy_tasks(shared, weight, x, order, chosen, sizes, ticket);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kKept));
+    take_registers();
     multiply(shared, out, bias, sizes);
   }
 }

@@ -53,8 +53,9 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
 
 // Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up
 // to kTogether tiles of rows go through the weight side by side, which so is read from the L2
-// cache.
-template <int kRows, int kTogether>
+// cache. Tiles have kRows rows and an expert's last one the rest, or, with kShare, each has as many
+// as there are for it, in multiples of kShare.
+template <int kRows, int kTogether, int kShare = 0>
 __device__ __forceinline__ Task find_task(const Experts& all, int number, int across) {
   const int tile = number / across;
   int expert = 0;
@@ -67,7 +68,12 @@ __device__ __forceinline__ Task find_task(const Experts& all, int number, int ac
   const int band = (tile - before) / kTogether * kTogether;  // the first tile of those side by side
   const int beside = min(kTogether, all.tile_ends[expert] - before - band);
   const int place = number - (before + band) * across;
-  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0;
-  const int first = begin + (band + place % beside) * kRows;
-  return {expert, place / beside, first, min(kRows, all.row_ends[expert] - first)};
+  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0, end = all.row_ends[expert];
+  int rows = kRows;
+  if constexpr (kShare > 0) {
+    const int shares = (all.tile_ends[expert] - before) * kShare;
+    rows = (end - begin + shares - 1) / shares * kShare;
+  }
+  const int first = begin + (band + place % beside) * rows;
+  return {expert, place / beside, first, min(rows, end - first)};
 }

@@ -10,6 +10,7 @@ from spaninfer_kernel_launch import Launch, ShapeError
 MAX_EXPERTS: Final = 1024
 CHUNK: Final = 64  # elements of K
 BLOCK_ROWS: Final = 64  # of x, or of the weight, that a wgmma has
+SIXTEEN_ROWS: Final = 16  # of x, of which a wgmma of swapped_prompt.cu has multiples
 
 _WARP = 32
 _LINE_BYTES = 2 * CHUNK
@@ -29,14 +30,7 @@ _GENERAL_STAGES = 4  # at most
 # 32 rows of each it reads weights as fast, and x less often.
 _STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
 _STREAM_BLOCKS = 2  # of an SM
-# Up to so many rows are copied one by one while their weights are read, and narrower tiles end the
-# launch sooner; the latter also where there are more.
-_GATHERED_ROWS, _NARROW_ROWS = 64, 100
-# Means at which many experts have more rows than 128, few more than 192: one tile has them all, and
-# passes its weight once.
-_ONE_TILE_ROWS = 160
-_ENOUGH_TASKS = 512  # four for each SM
-_LONG_ROWS = 4096  # elements of a weight's rows
+_GATHERED_ROWS = 64  # of an expert, up to which rows are copied one by one
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
 _MAX_BYTES = 2**31 - 1
@@ -92,11 +86,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A tile of prompt.cu: its macros.
+    """A tile of prompt.cu, or of swapped_prompt.cu (`swapped`): its macros.
 
     Up to `row_blocks` times 64 rows of x by `outputs` rows of the weight. Two warpgroups share the
     former (`by_rows`) or the latter. Tokens that come through an order are copied one by one
-    (`gathers`), or are sorted first.
+    (`gathers`), or are sorted first. Swapped, rows of x are multiplied in sixteens, and an expert's
+    tiles have equal shares of them.
     """
 
     row_blocks: int
@@ -104,12 +99,24 @@ class Prompt:
     stages: int
     by_rows: bool = True
     gathers: bool = False
+    swapped: bool = False
     blocks: int = 1
 
     @property
     def tokens(self) -> int:
         """Rows of x."""
         return self.row_blocks * BLOCK_ROWS
+
+    @property
+    def share(self) -> int:
+        """Rows of x of which an expert's tiles have equal multiples; 0 where only the last differs."""
+        return SIXTEEN_ROWS if self.swapped else 0
+
+    def box_rows(self, *, gathers: bool) -> int:
+        """Return the rows of x that a copy brings; with `gathers` they come through an order."""
+        if self.swapped:
+            return SIXTEEN_ROWS
+        return 1 if gathers and self.gathers else BLOCK_ROWS
 
     @property
     def threads(self) -> int:
@@ -186,28 +193,18 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False)
     for most, tokens, groups in _STREAMS:
         if mean <= most:
             return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
-    return fill_prompt(_prompt(shape, mean, gathers=gathers), shape.experts, shared_bytes)
+    return fill_prompt(_prompt(mean, gathers=gathers), shape.experts, shared_bytes)
 
 
-def _prompt(shape: Shape, mean: float, *, gathers: bool) -> Prompt:
-    """Return the tile of prompt.cu, its stages not counted yet.
+def _prompt(mean: float, *, gathers: bool) -> Prompt:
+    """Return the tile for experts with `mean` rows of x, its stages not counted yet.
 
-    µs of both GEMMs with a tile, beside those of sorted tiles of 128 by 256, the copy included
-    (H200, 2026-11-23): gathered 196 for 207 (first GEMM of Qwen3, 512 tokens) and 213 for 233
-    (1024); 128 by 128 215 and 109 for 224 and 110 (DeepSeek-V2-Lite, 1024); 192 by 256 549 and 287
-    for 625 and 410 (Mixtral, 512), where 256 by 192 takes 568 and 420. Qwen3's of 2048 take 278 and
-    138, in the latter 276 and 136 (docs/decisions/0041).
+    Gathered, it takes 196 µs for 207 with sorted rows in the first GEMM of Qwen3's experts for 512
+    tokens and 213 for 233 for 1024 (H200, 2026-11-23).
     """
     if gathers and mean <= _GATHERED_ROWS:
         return Prompt(2, 256, 0, gathers=True)
-    if mean <= _NARROW_ROWS:
-        return Prompt(2, 128, 0)
-    if mean > _ONE_TILE_ROWS:
-        return Prompt(2, 256, 0)
-    tall = Prompt(4, 192, 0)
-    has_enough = shape.experts * -(-shape.outputs // tall.outputs) >= _ENOUGH_TASKS
-    is_tall = has_enough and shape.inner < _LONG_ROWS
-    return tall if is_tall else Prompt(3, 256, 0, by_rows=False)
+    return Prompt(3, 256, 0, by_rows=False, swapped=True)
 
 
 def fill_stream(tile: Stream, experts: int) -> Stream:

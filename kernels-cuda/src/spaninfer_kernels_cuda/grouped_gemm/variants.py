@@ -17,6 +17,7 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     GROUPED_PROMPT,
     GROUPED_SORT,
     GROUPED_STREAM,
+    GROUPED_SWAPPED_PROMPT,
 )
 from spaninfer_kernels_cuda.grouped_gemm.tuning import (
     SORT_LINES,
@@ -56,8 +57,16 @@ PROMPT = Source(
     "grouped_gemm/prompt.cu",
     _ON_HOPPER,
     _RING,
-    parts=(*_TASKS, "grouped_gemm/quads.cuh"),
+    parts=(*_TASKS, "grouped_gemm/quads.cuh", "grouped_gemm/prompt.cuh"),
     kernels=(GROUPED_PROMPT,),
+)
+SWAPPED_PROMPT = Source(
+    _PACKAGE,
+    "grouped_gemm/swapped_prompt.cu",
+    _ON_HOPPER,
+    _RING,
+    parts=(*_TASKS, "grouped_gemm/prompt.cuh"),
+    kernels=(GROUPED_SWAPPED_PROMPT,),
 )
 SORT = Source(
     _PACKAGE,
@@ -93,10 +102,14 @@ def variant_for(
     if isinstance(tile, Prompt):
         macros |= {
             "BLOCKS": tile.row_blocks,
-            "BY_ROWS": tile.by_rows,
+            "BOX_ROWS": tile.box_rows(gathers=gathers),
             "GATHERS": gathers and tile.gathers,
             "ROWS": tile.outputs,
+            "SHARE": tile.share,
         }
+        if tile.swapped:
+            return Variant.of("grouped_swapped_prompt", SWAPPED_PROMPT, macros, ("sm_90a",))
+        macros |= {"BY_ROWS": tile.by_rows}
         return Variant.of("grouped_prompt", PROMPT, macros, ("sm_90a",))
     macros |= {"TOKENS": tile.tokens, "GATHERS": gathers}
     if isinstance(tile, Stream):
@@ -127,6 +140,7 @@ TILES: tuple[Tile, ...] = (
             (3, 256, 0, False),
             (4, 192, 0),
             (2, 256, 0),
+            (3, 256, 0, False, False, True),
         )
     ),
 )

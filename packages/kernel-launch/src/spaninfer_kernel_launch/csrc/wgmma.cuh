@@ -71,8 +71,8 @@ struct Wgmma;
 #define NAMES_128 NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_144 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define NAMES_160 NAMES_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define NAMES_192 \
-  NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_176 NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_192 NAMES_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_208 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
 #define NAMES_224 NAMES_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define NAMES_256 \
@@ -93,6 +93,7 @@ struct Wgmma;
 #define FRAGMENTS_128 FRAGMENTS_96, FRAGMENTS_4(12)
 #define FRAGMENTS_144 FRAGMENTS_128, FRAGMENT(16), FRAGMENT(17)
 #define FRAGMENTS_160 FRAGMENTS_128, FRAGMENTS_4(16)
+#define FRAGMENTS_176 FRAGMENTS_160, FRAGMENT(20), FRAGMENT(21)
 #define FRAGMENTS_192 FRAGMENTS_160, FRAGMENTS_4(20)
 #define FRAGMENTS_208 FRAGMENTS_192, FRAGMENT(24), FRAGMENT(25)
 #define FRAGMENTS_224 FRAGMENTS_192, FRAGMENTS_4(24)
@@ -177,6 +178,8 @@ PRODUCT(half, "f16", 144, "%72", "%73", "%74", "%75", "%76", "%77")
 PRODUCT(bfloat16, "bf16", 144, "%72", "%73", "%74", "%75", "%76", "%77")
 PRODUCT(half, "f16", 160, "%80", "%81", "%82", "%83", "%84", "%85")
 PRODUCT(bfloat16, "bf16", 160, "%80", "%81", "%82", "%83", "%84", "%85")
+PRODUCT(half, "f16", 176, "%88", "%89", "%90", "%91", "%92", "%93")
+PRODUCT(bfloat16, "bf16", 176, "%88", "%89", "%90", "%91", "%92", "%93")
 PRODUCT(half, "f16", 192, "%96", "%97", "%98", "%99", "%100", "%101")
 PRODUCT(bfloat16, "bf16", 192, "%96", "%97", "%98", "%99", "%100", "%101")
 PRODUCT(half, "f16", 208, "%104", "%105", "%106", "%107", "%108", "%109")
