@@ -1,13 +1,14 @@
 // Grouped GEMM on Hopper for few rows per expert: out[P C] from rows of x and weight[E N K].
 //
 // Memory-bound: the weights of all experts that have rows must be read. So 64 rows of a weight are
-// operand A of a wgmma, and the rows of x of its expert, padded to TOKENS, are operand B. A
-// producer warp copies chunks of both into a ring of STAGES buffers, weights by TMA with the expert
+// operand A of a wgmma, and the rows of x of its expert are operand B: up to TOKENS, padded to the
+// next of a few sizes, so that experts with few rows and with many are in one launch. A producer
+// warp copies chunks of both into a ring of STAGES buffers, weights by TMA with the expert
 // as a coordinate, rows of x by 16 bytes each through `order`: those that are there, no padding.
 // The ring runs ahead across the borders of tasks and experts. GROUPS consumer warpgroups multiply
 // 64 weight rows each. A block takes every gridDim.x-th task.
 //
-// Macros: T (half, bfloat16), TOKENS (a size of Wgmma), GROUPS, STAGES, BLOCKS_OF_SM, EXPERTS,
+// Macros: T (half, bfloat16), TOKENS (8, 16, 32 or 64), GROUPS, STAGES, BLOCKS_OF_SM, EXPERTS,
 //         GATED (the weight has 8 rows of the gate, 8 of up, and so on), ACT (a function of
 //         glu.cuh), GATHERS (rows of x come through `order`; else x is sorted, and `ends` was there
 //         before the previous kernel began).
@@ -83,24 +84,28 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
   }
 }
 
-// Issues the wgmmas of a chunk. `adds` is false for the first one of a task.
-__device__ __forceinline__ void multiply_chunk(float (&acc)[kColumns][4],
-                                               const unsigned char* stage, int group, bool adds) {
+using Accumulators = float[kColumns][4];
+
+// Issues the wgmmas of a chunk for kUsed fragments of x. `adds` is false for the first one of a task.
+template <int kUsed>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[kUsed][4], const unsigned char* stage,
+                                               int group, bool adds) {
   const unsigned x = shared_address(stage) + kWeightBytes;
   const unsigned weight = shared_address(stage) + group * kWgmmaRows * kLineBytes;
   publish_to_async();  // x was written by threads
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
-    Wgmma<T, kColumns>::of_tiles(acc, tile_at<kLineBytes>(weight + 32 * k, 0),
-                                 tile_at<kLineBytes>(x + 32 * k, 0), adds || k > 0);
+    Wgmma<T, kUsed>::of_tiles(acc, tile_at<kLineBytes>(weight + 32 * k, 0),
+                              tile_at<kLineBytes>(x + 32 * k, 0), adds || k > 0);
   }
   wgmma_commit();
 }
 
 // Accumulates the chunks of a task: the wgmmas of one run while the next is awaited.
-__device__ __forceinline__ void multiply_task(float (&acc)[kColumns][4], Shared& shared,
-                                                   Turn& turn, int chunks, int warp) {
+template <int kUsed>
+__device__ __forceinline__ void multiply_task(float (&acc)[kUsed][4], Shared& shared, Turn& turn,
+                                              int chunks, int warp) {
   const bool speaks = threadIdx.x % kWarp == 0;
   int before = turn.stage;
   for (int chunk = 0; chunk < chunks; ++chunk, turn.next()) {
@@ -115,6 +120,20 @@ __device__ __forceinline__ void multiply_task(float (&acc)[kColumns][4], Shared&
   pin(acc);
 }
 
+// The same for as many rows of x as a task has, at most kMost: 8, 16, 32, 48 or 64 are multiplied.
+template <int kMost>
+__device__ __forceinline__ void multiply_rows(Accumulators& acc, Shared& shared, Turn& turn,
+                                              int chunks, int warp, int count) {
+  constexpr int kFewer = kMost == 64 ? 48 : kMost == 48 ? 32 : kMost / 2;
+  if constexpr (kMost > 8) {
+    if (count <= kFewer) {
+      multiply_rows<kFewer>(acc, shared, turn, chunks, warp, count);
+      return;
+    }
+  }
+  multiply_task(reinterpret_cast<float(&)[kMost / 8][4]>(acc), shared, turn, chunks, warp);
+}
+
 // The consumers.
 __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
                                          const Sizes& sizes) {
@@ -123,8 +142,8 @@ __device__ __forceinline__ void multiply(Shared& shared, T* out, const T* bias,
   Turn turn;
   for (int number = blockIdx.x; number < tasks; number += gridDim.x) {
     const Task task = find_task<TOKENS, kTogether>(shared.experts, number, sizes.across);
-    float acc[kColumns][4];
-    multiply_task(acc, shared, turn, sizes.chunks, warp);
+    Accumulators acc;
+    multiply_rows<TOKENS>(acc, shared, turn, sizes.chunks, warp, task.count);
     write_results(out, bias, task, acc, task.tile * kRows + warp * 16, sizes.rows);
   }
 }

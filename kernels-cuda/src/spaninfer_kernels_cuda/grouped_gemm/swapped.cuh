@@ -22,6 +22,7 @@ __device__ __forceinline__ void write_results(T* out, const T* bias, const Task&
   out += static_cast<size_t>(task.first) * columns + column;
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
+    if (8 * j >= task.count) break;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 8 * j + lane % 4 * 2 + i;

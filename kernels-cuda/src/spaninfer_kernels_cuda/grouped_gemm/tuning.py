@@ -25,10 +25,12 @@ _SM_BYTES = 228 * 1024  # of shared memory on Hopper; a block's share is 1 KB le
 _RESERVED_BYTES = 1024  # of an SM, for each of its blocks
 _GENERAL_ROWS, _GENERAL_THREADS = 128, 256
 _GENERAL_STAGES = 4  # at most
-# By the mean of rows that an expert has: rows of x, and groups, of the tile that was quickest on an
-# H200 (docs/decisions/0037). Experts with more rows than a tile have several. Beyond, prompt.cu: at
-# 32 rows of each it reads weights as fast, and x less often.
-_STREAMS = ((1.5, 8, 1), (10, 16, 2), (20, 32, 2))
+# Rows of x that experts have at most, and groups, of the tiles of stream.cu. An expert has no more
+# rows than there are tokens; one with more than 64 has several tiles.
+_STREAMS = ((8, 1), (16, 2), (32, 2), (64, 2))
+# The mean of rows up to which weights are streamed: at 32 rows of each, prompt.cu reads weights as
+# fast, and x less often (docs/decisions/0037).
+_STREAMED_ROWS = 20
 _STREAM_BLOCKS = 2  # of an SM
 _GATHERED_ROWS = 64  # of an expert, up to which rows are copied one by one
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
@@ -60,7 +62,7 @@ class Shape:
 class Stream:
     """A tile of stream.cu: its macros.
 
-    `tokens` rows of x by 64 rows of the weight for each of `groups`; `blocks` run on an SM.
+    Up to `tokens` rows of x by 64 rows of the weight for each of `groups`; `blocks` run on an SM.
     """
 
     tokens: int
@@ -190,9 +192,10 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False)
         tokens = 16 if mean <= _FEW_ROWS else 64
         room = (shared_bytes - experts_bytes(shape.experts)) // 2  # so that two run on an SM
         return General(tokens, max(2, min(_GENERAL_STAGES, room // General(tokens, 1).stage_bytes)))
-    for most, tokens, groups in _STREAMS:
-        if mean <= most:
-            return fill_stream(Stream(tokens, groups, 0, _STREAM_BLOCKS), shape.experts)
+    if mean <= _STREAMED_ROWS:
+        tokens = -(-shape.rows // shape.chosen)
+        sizes = next((each for each in _STREAMS if tokens <= each[0]), _STREAMS[-1])
+        return fill_stream(Stream(*sizes, 0, _STREAM_BLOCKS), shape.experts)
     return fill_prompt(_prompt(mean, gathers=gathers), shape.experts, shared_bytes)
 
 

@@ -130,7 +130,7 @@ TILES: tuple[Tile, ...] = (
     *(General(tokens, 2) for tokens in (16, 64)),
     *(
         fill_stream(Stream(*sizes), _EXPERTS)
-        for sizes in ((8, 1, 0, 2), (16, 2, 0, 2), (32, 2, 0, 2))
+        for sizes in ((8, 1, 0, 2), (16, 2, 0, 2), (32, 2, 0, 2), (64, 2, 0, 2))
     ),
     *(
         fill_prompt(Prompt(*sizes), _EXPERTS, _SHARED_BYTES)
