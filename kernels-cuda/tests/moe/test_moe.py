@@ -39,6 +39,8 @@ def test_what_fits_no_kernel_is_refused():
         moe.moe(x, logits, w13, w2, top2, slots=np.zeros(6, np.int64))
     with pytest.raises(ShapeError, match="correction: axis 0 is 5, but the kernel needs 4"):
         moe.moe(x, logits, w13, w2, top2, correction=np.zeros(5, np.float32))
+    with pytest.raises(ShapeError, match="4 experts; router_logits choose among 4, and 1 are shar"):
+        moe.moe(x, logits, w13, w2, RouteOptions(2, shared=1))
 
 
 def test_gates_and_types_without_a_kernel_are_refused():
@@ -54,6 +56,17 @@ def test_gates_and_types_without_a_kernel_are_refused():
 @pytest.mark.parametrize("extras", [False, True], ids=["plain", "biases, residual, padding"])
 def test_a_layer_is_its_definition(on_gpu, dtype, tokens, extras):
     layer = Layer(tokens, dtype, extras=extras)
+
+    y = layer.run(on_gpu, "silu")
+
+    assert layer.accepts(on_gpu.get(y), "silu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [0, 1, SURE_GEMV_TOKENS, 8, 40, 150, 1500])
+@pytest.mark.parametrize("extras", [False, True], ids=["plain", "biases, residual, padding"])
+def test_shared_experts_are_those_of_every_token(on_gpu, tokens, extras):
+    layer = Layer(tokens, ml_dtypes.bfloat16, extras=extras, shared=2)
 
     y = layer.run(on_gpu, "silu")
 
@@ -194,22 +207,24 @@ class Layer:
     """An expert layer with random weights and logits, and its result in float64."""
 
     def __init__(
-        self, tokens, dtype, *, extras=False, channels=CHANNELS, inner=INNER, top_k=TOP_K, seed=0
-    ):
+        self, tokens, dtype, *, extras=False, channels=CHANNELS, inner=INNER, top_k=TOP_K, shared=0,
+        seed=0,
+    ):  # fmt: skip
         draw = np.random.default_rng(seed)
 
         def random(*shape, spread=1.0):
             return (spread * draw.standard_normal(shape)).astype(dtype)
 
-        self.tokens, self.dtype, self.options = tokens, dtype, RouteOptions(top_k, normalise=True)
+        self.tokens, self.dtype = tokens, dtype
+        self.options, experts = RouteOptions(top_k, normalise=True, shared=shared), EXPERTS + shared
         self.x = random(tokens, channels)
         self.logits = draw.standard_normal((tokens, EXPERTS)).astype(np.float32)
         self.logits[:, 5] -= 100  # nobody chooses this one
-        self.w13 = random(EXPERTS, 2 * inner, channels, spread=channels**-0.5)
-        self.w2 = random(EXPERTS, channels, inner, spread=inner**-0.5)
+        self.w13 = random(experts, 2 * inner, channels, spread=channels**-0.5)
+        self.w2 = random(experts, channels, inner, spread=inner**-0.5)
         self.b13, self.b2, self.residual, self.slots = None, None, None, None
         if extras:
-            self.b13, self.b2 = random(EXPERTS, 2 * inner), random(EXPERTS, channels)
+            self.b13, self.b2 = random(experts, 2 * inner), random(experts, channels)
             self.residual = random(tokens, channels)
             self.slots = np.where(np.arange(tokens) % 3 == 1, -1, 7).astype(np.int32)
 
@@ -247,6 +262,9 @@ class Layer:
         ids, shares = definition.route(
             exact["logits"], top_k=self.options.top_k, normalise=self.options.normalise
         )
+        shared = np.arange(EXPERTS, len(exact["w2"]))
+        ids = np.concatenate([ids, np.tile(shared, (self.tokens, 1))], 1)
+        shares = np.concatenate([shares, np.ones((self.tokens, len(shared)))], 1)
         if self.slots is not None:
             shares = np.where(self.slots[:, None] < 0, 0, shares)
         y = definition.experts(exact["x"], gate, up, exact["w2"], ids, shares, act, **biases)

@@ -38,6 +38,7 @@ def test_lanes_hold_all_experts_and_groups_take_whole_lanes():
         (RouteShape(1, 64, 8, groups=8, group_topk=9), "group_topk is 9; at least 1, at most 8"),
         (RouteShape(1, 64, 9, groups=8, group_topk=1), "top_k is 9 of 8 experts"),
         (RouteShape(1, 512, 33), "top_k is 33 of 512 experts; at least 1, at most 32"),
+        (RouteShape(1, 64, 30, shared=3), "3 shared experts beside top_k = 30; at most 2"),
         (RouteShape(2**31, 64, 8), "2147483648 tokens; at most 268435455"),
     ],
 )

@@ -27,7 +27,7 @@ TOKENS = [0, 1, 32, 33, 500, 5000]  # one block, several, and a sort of its own
 def test_the_variant_carries_the_rule():
     variant = route.variant_for(ROUTERS["deepseek_v3"][1], 256, np.float32)
 
-    assert str(variant) == "moe_route[GROUP_BEST=2 PER_LANE=8 SCORE=sigmoid T=float]"
+    assert str(variant) == "moe_route[GROUP_BEST=2 PER_LANE=8 SCORE=sigmoid SHARED=0 T=float]"
 
 
 def test_rules_without_a_kernel_are_refused():
@@ -61,6 +61,23 @@ def test_routers_are_their_definition(on_gpu, name, tokens):
     assert (chosen.ids == ids).all()
     np.testing.assert_allclose(chosen.shares, shares, rtol=3e-5)
     check_maps(chosen, experts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_shared_experts_follow_those_that_are_chosen(on_gpu, tokens):
+    logits = random(tokens, 64)
+    slots = np.where(np.arange(tokens) % 5 == 2, -1, 3).astype(np.int32)
+
+    chosen = run(on_gpu, logits, RouteOptions(6, shared=2), slots=slots)
+
+    is_padding = slots < 0
+    assert (chosen.ids[is_padding] == -1).all()
+    assert (chosen.shares[is_padding] == 0).all()
+    assert (chosen.ids[~is_padding, :6] == choose(logits[~is_padding], RouteOptions(6))[0]).all()
+    assert (chosen.ids[~is_padding, 6:] == [64, 65]).all()
+    assert (chosen.shares[~is_padding, 6:] == 1).all()
+    check_maps(chosen, 66)
 
 
 @pytest.mark.gpu

@@ -57,8 +57,9 @@ def moe(
     """Return the sum of share_e * (w2[e] (act(gate[e] x) * up[e] x)) over chosen experts, [T C].
 
     With `residual`[T C] that is added, before the sum is rounded.
-    router_logits[T E] choose experts e_j and their shares by `options`; `correction`[E] float32 is
-    added to the scores that choose, and tokens with a negative number in `slots`[T] int32 are
+    router_logits[T L] choose experts e_j and their shares by `options`; the others of E, the last
+    ones, are shared by all tokens. `correction`[L] float32 is added to the scores that choose, and
+    tokens with a negative number in `slots`[T] int32 are
     padding, of which nothing is computed but the residual. b13[E 2I], in the order of w13's rows,
     and b2[E C] are biases. Without `out`, the result is a new array. Raises ShapeError, DTypeError
     or DeviceError for arguments that do not fit.
@@ -90,12 +91,17 @@ def _checked(
     spec, logits, w13, w2, b13, b2, residual, correction, slots, out = specs
     floats = {"x": view_at(spec), "w13": view_at(w13), "w2": view_at(w2)}
     scores = view_at(logits)
-    tokens, channels, experts, rows, inner = match(
+    tokens, channels, scored, experts, rows, inner = match(
         x=(floats["x"], "T C"),
-        router_logits=(scores, "T E"),
+        router_logits=(scores, "T L"),
         w13=(floats["w13"], "E N C"),
         w2=(floats["w2"], "E C I"),
     ).values()
+    if scored + options.shared != experts:
+        raise ShapeError(
+            f"w13 has {experts} experts; router_logits choose among {scored}, and {options.shared} "
+            "are shared"
+        )
     if rows != 2 * inner:
         raise ShapeError(f"w13: an expert has {rows} rows; gate and up of w2's {inner} have twice")
     for name, each, axes in (
@@ -111,10 +117,10 @@ def _checked(
     check_dense(scores.dtype, router_logits=scores)
     check_aligned(_ALIGNMENT, **floats)
     gpu = gpu_of(
-        **floats, router_logits=scores, **route.check_choice(correction, slots, tokens, experts)
+        **floats, router_logits=scores, **route.check_choice(correction, slots, tokens, scored)
     )
     step = prepare(
-        MoeShape(tokens, options.top_k, channels, inner),
+        MoeShape(tokens, options.choices, channels, inner),
         options,
         experts=experts,
         act=act,

@@ -215,6 +215,7 @@ def prepare(
 ) -> PreparedMoe:
     """Return the expert layer of `shape` on `gpu`, compiled or cached.
 
+    Of `experts` the last ones are shared, as many as `options` say.
     `with_norm` prepares the RMS norm of the result too. With `batch_invariant` the bits of a
     token's result do not depend on the number of tokens: all numbers are computed as one is that
     gives each expert some rows. With `formats`, weights are codes.
@@ -222,13 +223,13 @@ def prepare(
     Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
     compiler.
     """
-    if shape.top_k != options.top_k:
-        raise ShapeError(f"the shape has {shape.top_k} choices, its rule has {options.top_k}")
+    if shape.top_k != options.choices:
+        raise ShapeError(f"the shape has {shape.top_k} choices, its rule has {options.choices}")
     has_gemv = formats is None or None not in formats
     is_few = takes_gemv(shape, experts) and not batch_invariant and has_gemv
     chosen = route.prepare(
-        options, tokens=shape.tokens, experts=experts, gpu=gpu, dtype=logits_dtype,
-        sorts=not is_few, cache=cache,
+        options, tokens=shape.tokens, experts=experts - options.shared, gpu=gpu,
+        dtype=logits_dtype, sorts=not is_few, cache=cache,
     )  # fmt: skip
     few, many = None, None
     if is_few:

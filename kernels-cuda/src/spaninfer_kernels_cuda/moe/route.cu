@@ -3,8 +3,10 @@
 // One launch where a block can sort all pairs: the last block that has routed its tokens does. For
 // more, moe_count and moe_place follow, each block with its own pairs.
 //
-// Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST (route.cuh).
-// Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k <= 32.
+// Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST (route.cuh), SHARED (experts of every
+//         token, behind those that logits choose, with a weight of 1).
+// Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k + SHARED <=
+//          32.
 
 // `routers` warps of a block route a token each. Tokens with a negative slot are padding: they get
 // expert -1. Nothing is sorted without `ends`. `ticket` is 0 before and after.
@@ -18,13 +20,17 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   wait_for_kernel_before();
   const Rule rule = {experts, top_k, groups, group_topk, normalise, scale};
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int token = blockIdx.x * routers + warp;
+  const int token = blockIdx.x * routers + warp, choices = top_k + SHARED;
   if (warp < routers && token < tokens) {
-    const size_t pair = static_cast<size_t>(token) * top_k;
+    const size_t pair = static_cast<size_t>(token) * choices;
     if (!slots || slots[token] >= 0) {
       const T* own = logits + static_cast<size_t>(token) * experts;
       route_token(ids + pair, shares + pair, own, correction, rule);
-    } else if (lane < top_k) {
+      if (lane >= top_k && lane < choices) {
+        ids[pair + lane] = experts + lane - top_k;
+        shares[pair + lane] = 1.0f;
+      }
+    } else if (lane < choices) {
       ids[pair + lane] = -1;
       shares[pair + lane] = 0.0f;
     }
@@ -41,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  const Pairs pairs = {ids, 0, tokens * top_k, experts + 1};
+  const Pairs pairs = {ids, 0, tokens * choices, experts + SHARED + 1};
   Ranked ranked = rank_pairs(pairs, space);
   sum_warps(space, pairs.buckets);
   const int bucket = threadIdx.x, count = bucket < pairs.buckets ? space.first[bucket] : 0;

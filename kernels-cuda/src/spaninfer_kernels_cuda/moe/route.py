@@ -1,7 +1,7 @@
 """The router's choice: experts of tokens, their weights, and the pairs sorted by expert.
 
 logits[T E] -> ids[T k] int32 and shares[T k] float32, best first; of equal scores the lowest expert
-wins. Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert, those of one
+wins. Experts of every token follow, which are no choice of its (`RouteOptions.shared`). Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert, those of one
 expert in the order of tokens; `ends`[E] are the ends of experts in it, `place`[T k] is its inverse.
 All of it is computed in float32, and is the same in every launch.
 """
@@ -138,7 +138,8 @@ class RouteOptions:
     Scores are the softmax of all logits, their sigmoid, or sqrt(softplus). With groups, the choice
     is made within the `group_topk` groups of neighbours that are best by their largest score
     ("max") or the sum of their two largest ("top2"). Weights are the chosen scores, over their sum
-    if `normalise`, times `scale`.
+    if `normalise`, times `scale`. Every token has `shared` experts besides, numbered behind those
+    that logits choose, with weights of 1.
     """
 
     top_k: int
@@ -148,6 +149,12 @@ class RouteOptions:
     groups: int = 1
     group_topk: int = 1
     group_score: GroupScore = "max"
+    shared: int = 0
+
+    @property
+    def choices(self) -> int:
+        """Experts of a token: those that are chosen, and those that are shared."""
+        return self.top_k + self.shared
 
 
 class Routing(NamedTuple):
@@ -239,6 +246,7 @@ def variant_for(options: RouteOptions, experts: int, dtype: object) -> Variant:
         "PER_LANE": experts_per_lane(experts, options.groups),
         "SCORE": options.score,
         "GROUP_BEST": _GROUP_BEST[options.group_score] if options.groups > 1 else 0,
+        "SHARED": options.shared,
     }
     return Variant.of("moe_route", SOURCE, macros, element.architectures)
 
@@ -260,7 +268,8 @@ def prepare(
     Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
     compiler.
     """
-    shape = RouteShape(tokens, experts, options.top_k, options.groups, options.group_topk)
+    groups = options.groups, options.group_topk
+    shape = RouteShape(tokens, experts, options.top_k, *groups, shared=options.shared)
     check_route(shape)
     variant = variant_for(options, experts, dtype)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
@@ -277,12 +286,13 @@ def prepare(
     )
     sort, counts = None, 0
     if sort_grid:
-        sort_sizes = SortSizes(shape.pairs, experts)
+        all_experts = experts + options.shared
+        sort_sizes = SortSizes(shape.pairs, all_experts)
         sort = (
             Call(load(compiled, gpu, MOE_COUNT), sort_grid, sort_sizes),
             Call(load(compiled, gpu, MOE_PLACE), sort_grid, sort_sizes),
         )
-        counts = sort_grid.grid[0] * (experts + 1) * 4
+        counts = sort_grid.grid[0] * (all_experts + 1) * 4
     return PreparedRoute(
         shape,
         sorts,
@@ -330,7 +340,7 @@ def _checked(
     views = {"logits": logits, **check_choice(correction, slots, tokens, experts)}
     gpu = gpu_of(**views)
     step = prepare(options, tokens=tokens, experts=experts, gpu=gpu, dtype=logits.dtype)
-    chosen, pairs = (tokens, options.top_k), (step.shape.pairs,)
+    chosen, pairs = (tokens, options.choices), (step.shape.pairs,)
     return step, allocator(
         spec,
         gpu,
@@ -339,7 +349,7 @@ def _checked(
         ("ids", chosen, np.dtype(np.int32), 1),
         ("shares", chosen, np.dtype(np.float32), 1),
         ("order", pairs, np.dtype(np.int32), 1),
-        ("ends", (experts,), np.dtype(np.int32), 1),
+        ("ends", (experts + options.shared,), np.dtype(np.int32), 1),
         ("place", pairs, np.dtype(np.int32), 1),
     )
 
@@ -367,5 +377,5 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for groups, best in _GROUPS
     for experts in (128, 512)
     for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
-)
-"""Every score, group score and element type, with few and many experts per lane."""
+) + (variant_for(RouteOptions(6, shared=2), 64, np.float32),)
+"""Every score, group score and element type, with few and many experts per lane, and shared ones."""

@@ -4,14 +4,14 @@
 // is its rank among the warp's. Prefix sums over warps, blocks and experts make places of ranks.
 // Nothing depends on timing. Pairs of no expert (-1) lie in a bucket of their own, the last.
 //
-// Macros: PER_LANE (32 times as many experts at most).
+// Macros: PER_LANE (32 times as many experts at most, beside those of every token), SHARED.
 // Needs reduce.cuh, route.cuh.
 
 // Two blocks on an SM would leave a thread 32 registers, and ptxas prefers that to not spilling.
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 constexpr int kRounds = 8;                     // of a block that sorts alone
 constexpr int kPairsOfBlock = 2 * kThreads;    // of each where several sort
-constexpr int kBuckets = PER_LANE * kWarp + 1;
+constexpr int kBuckets = PER_LANE * kWarp + SHARED + 1;
 
 struct SortSpace {
   union {

@@ -23,18 +23,22 @@ _ROUTERS = 8  # warps of a block that route a token each, where blocks are not m
 
 @dataclass(frozen=True, slots=True)
 class RouteShape:
-    """Tokens, experts, and experts chosen per token, among the best `group_topk` of `groups`."""
+    """Tokens, experts, and experts chosen per token, among the best `group_topk` of `groups`.
+
+    Every token has `shared` experts besides, which are not among `experts`.
+    """
 
     tokens: int
     experts: int
     top_k: int
     groups: int = 1
     group_topk: int = 1
+    shared: int = 0
 
     @property
     def pairs(self) -> int:
         """All choices of all tokens."""
-        return self.tokens * self.top_k
+        return self.tokens * (self.top_k + self.shared)
 
 
 def check_route(shape: RouteShape) -> None:
@@ -54,8 +58,14 @@ def check_route(shape: RouteShape) -> None:
             f"top_k is {shape.top_k} of {available} experts; "
             f"at least 1, at most {min(available, MAX_CHOICES)}"
         )
+    if not 0 <= shape.shared <= MAX_CHOICES - shape.top_k:
+        raise ShapeError(
+            f"{shape.shared} shared experts beside top_k = {shape.top_k}; "
+            f"at most {MAX_CHOICES - shape.top_k}"
+        )
     if not 0 <= shape.pairs <= _MAX_BLOCKS:
-        raise ShapeError(f"{shape.tokens} tokens; at most {_MAX_BLOCKS // shape.top_k}")
+        most = _MAX_BLOCKS // (shape.top_k + shape.shared)
+        raise ShapeError(f"{shape.tokens} tokens; at most {most}")
 
 
 def experts_per_lane(experts: int, groups: int) -> int:
@@ -105,7 +115,7 @@ def launch_sort(shape: RouteShape) -> Launch | None:
 
 @dataclass(frozen=True, slots=True)
 class MoeShape:
-    """Tokens, experts chosen per token, channels of a token, and inner channels of an expert."""
+    """Tokens, experts per token (shared ones too), channels of a token, and an expert's inner ones."""
 
     tokens: int
     top_k: int
