@@ -10,10 +10,18 @@ from spaninfer_kernels_cuda.moe.combine import Norm
 from spaninfer_kernels_cuda.moe.gemv import Experts
 from spaninfer_kernels_cuda.moe.prepared import Formats, PreparedMoe, prepare
 from spaninfer_kernels_cuda.moe.route import RouteOptions, Routing
-from spaninfer_kernels_cuda.moe.tuning import GRAIN, MoeShape, RouteShape, check_route, check_shape
+from spaninfer_kernels_cuda.moe.tuning import (
+    GRAIN,
+    MAX_CHOICES,
+    MoeShape,
+    RouteShape,
+    check_route,
+    check_shape,
+)
 
 __all__ = [
     "GRAIN",
+    "MAX_CHOICES",
     "VARIANTS",
     "Experts",
     "Formats",

@@ -75,6 +75,50 @@ def test_noise_is_drawn_in_place(count: int) -> None:
     assert packed.shape == (EXPERTS, 2 * INNER, CHANNELS)
     assert packed.std().item() == pytest.approx(0.5, rel=0.1)
 
+@pytest.mark.parametrize("stored", ["each", "stacked"])
+@pytest.mark.parametrize("buffer_bytes", [1, 1 << 20], ids=["1", "all"])
+def test_an_mlp_that_all_tokens_share_becomes_experts_behind_the_others(
+    stored: str, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expert_weights, "_BUFFER_BYTES", buffer_bytes)
+    gate, up = _random(EXPERTS, 2, INNER, CHANNELS).swapaxes(0, 1)
+    own = [gate, up] if stored == "each" else [np.concatenate([gate, up], 1)]
+    shared_gate, shared_up = _random(2, 3 * INNER, CHANNELS)
+
+    packed = expert_weights.pack_experts(
+        [*own, shared_gate, shared_up], expert_weights.GATE_UP_SHARED, fill, **FLOAT
+    )
+
+    assert packed.is_contiguous()
+    np.testing.assert_array_equal(packed[:EXPERTS].numpy(), _in_turn(gate, up))
+    for number in range(3):
+        rows = slice(number * INNER, (number + 1) * INNER)
+        expected = _in_turn(shared_gate[None, rows], shared_up[None, rows])[0]
+        np.testing.assert_array_equal(packed[EXPERTS + number].numpy(), expected)
+
+
+def test_the_down_projection_that_all_share_is_cut_by_columns() -> None:
+    down, shared = _random(EXPERTS, CHANNELS, INNER), _random(CHANNELS, 3 * INNER)
+
+    packed = expert_weights.pack_experts([down, shared], expert_weights.DOWN_SHARED, fill, **FLOAT)
+
+    np.testing.assert_array_equal(packed[:EXPERTS].numpy(), down)
+    for number in range(3):
+        columns = slice(number * INNER, (number + 1) * INNER)
+        np.testing.assert_array_equal(packed[EXPERTS + number].numpy(), shared[:, columns])
+
+
+def test_noise_of_an_mlp_that_all_share_is_drawn_in_place() -> None:
+    noise = DummyArray((EXPERTS, INNER, CHANNELS), seed=3, mean=0.0, std=0.5)
+    shared = DummyArray((2 * INNER, CHANNELS), seed=4, mean=0.0, std=0.5)
+
+    packed = expert_weights.pack_experts(
+        [noise, noise, shared, shared], expert_weights.GATE_UP_SHARED, fill, **FLOAT
+    )
+
+    assert packed.shape == (EXPERTS + 2, 2 * INNER, CHANNELS)
+    assert packed.std().item() == pytest.approx(0.5, rel=0.1)
+
 
 def test_corrections_of_scores_keep_every_bit_of_float32() -> None:
     ops = make_ops("cuda bfloat16", (), device="cpu")

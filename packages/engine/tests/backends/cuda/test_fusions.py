@@ -92,7 +92,7 @@ def test_linear_attention_is_two_steps_in_every_layer(name: str, tmp_path: Path)
         ("bloom", "project_add_layer_norm"),
         ("gemma2", "add_rms_norm"),  # a norm lies between projection and sum
         ("mixtral", "experts_add_rms_norm"),
-        ("deepseek_v3", "routed_experts"),  # shared experts lie between the sum and them
+        ("deepseek_v3", "experts_add_rms_norm"),  # with its shared expert
         ("falcon rw", "plain_attention"),  # its ALiBi is rounded
         ("gemma", "plain_attention"),  # heads of 24 channels
         ("deepseek_v32", "rotate_append_keys"),
@@ -124,6 +124,36 @@ def test_experts_are_computed_by_kernels(name: str, tmp_path: Path) -> None:
 
     assert names["experts_add_rms_norm"] + names["routed_experts"] > 0
     assert not names.keys() & {"router", "route", "experts"}
+
+
+@pytest.mark.parametrize(
+    ("name", "has_codes", "joins"),
+    [
+        ("deepseek_v2 lite", False, True),
+        ("glm4_moe", False, True),
+        ("wide deepseek_v3", False, True),
+        ("wide ernie4_5_moe", False, True),
+        ("wide deepseek_v3", True, False),  # kernels of codes have a tile for all experts
+        ("qwen2_moe", False, False),  # its shared expert has a gate
+        ("wide granitemoeshared", False, False),  # its gate and up are one projection
+    ],
+)
+def test_shared_experts_are_computed_with_the_others(
+    name: str, has_codes: bool, joins: bool, tmp_path: Path
+) -> None:
+    from spaninfer_engine.backends.cuda.ops import CudaOps
+
+    family = {**FAMILIES, **{f"wide {key}": value for key, value in WIDE.items()}}[name]
+    model = Model(Oracle(family, SEED).save(tmp_path))
+    program = lower(model.decoder)
+    operators = Counter(operation.operator for operation in program.operations)
+    ops = CudaOps("bfloat16", "cpu", model.decoder.groups, has_codes=has_codes)
+
+    names = _names(bind(program, ops, model.checkpoint.reader))
+
+    shared = operators["experts"] if joins else 0
+    assert names["gated_linears"] + names["gated_linear"] == operators["gate"] - shared
+    assert names["experts_add_rms_norm"] + names["routed_experts"] == operators["experts"]
 
 
 def test_experts_that_kernels_cannot_read_are_refused(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ class CudaBackend(Backend):
             options.groups,
             options.kv_dtype,
             quantize=of_gpu or grid_of_packing(packing),
+            has_codes=bool(options.formats),
             batch_invariant=options.asked.batch_invariant,
         )
 

@@ -22,7 +22,10 @@ _ROUTER_ROWS = 4  # that a router of ours reads once: 3.5 µs, where cuBLAS take
 
 @dataclass(frozen=True, slots=True)
 class ExpertLayer:
-    """An expert layer as kernels are prepared for it, for any number of tokens."""
+    """An expert layer as kernels are prepared for it, for any number of tokens.
+
+    The last of its experts may be shared by all tokens (`RouteOptions.shared`).
+    """
 
     experts: int
     channels: int
@@ -33,7 +36,7 @@ class ExpertLayer:
 
     def shape(self, tokens: int) -> moe.MoeShape:
         """Return the shape for that many tokens."""
-        return moe.MoeShape(tokens, self.rule.top_k, self.channels, self.inner)
+        return moe.MoeShape(tokens, self.rule.choices, self.channels, self.inner)
 
 
 class ExpertCall(NamedTuple):

@@ -4,6 +4,11 @@
     gate_up_io   [gate | up][E C 2I]                                  ──► the same
     down_io      down[E I C]                                          ──► [E C I]
 
+An MLP that all tokens share, S times as wide as an expert, becomes S more experts behind the others:
+
+    gate_up_shared   arrays of gate_up, then gate[S*I C] and up[S*I C]  ──► [E+S I/8 2 8 C]
+    down_shared      down[E C I], then down[C S*I]                      ──► [E+S C I]
+
 Numbers pass through a buffer for a few experts at a time, so that there is no second copy of a
 layer.
 """
@@ -20,8 +25,9 @@ from spaninfer_engine.dummy_array import DummyArray
 from spaninfer_engine.ops.operation import Host, Packable
 
 GATE_UP, GATE_UP_IO, DOWN_IO = "gate_up", "gate_up_io", "down_io"
+GATE_UP_SHARED, DOWN_SHARED = "gate_up_shared", "down_shared"
 DOWN = "down"  # as in the checkpoint, where it is no codes
-LAYOUTS = frozenset({GATE_UP, GATE_UP_IO, DOWN_IO})
+LAYOUTS = frozenset({GATE_UP, GATE_UP_IO, DOWN_IO, GATE_UP_SHARED, DOWN_SHARED})
 
 _BUFFER_BYTES = 64 << 20
 
@@ -32,6 +38,8 @@ def pack_experts(
     arrays: Sequence[Packable], layout: str, fill: Fill, *, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return the arrays of all experts in one of `LAYOUTS`; `fill` copies one to a tensor."""
+    if layout in (GATE_UP_SHARED, DOWN_SHARED):
+        return _pack_with_shared(arrays, layout, fill, dtype=dtype, device=device)
     swaps = layout in (GATE_UP_IO, DOWN_IO)
     shapes = [_swapped(array.shape) if swaps else tuple(array.shape) for array in arrays]
     experts, rows, *rest = shapes[0]
@@ -39,14 +47,53 @@ def pack_experts(
     if isinstance(arrays[0], DummyArray):  # in any order it is the same noise
         fill(arrays[0], packed)
         return packed
-    parts = [packed]
-    if layout != DOWN_IO:
-        in_turn = packed.view(experts, -1, 2, GRAIN, *rest).transpose(1, 2)  # [E 2 I/8 8 ...]
-        parts = [in_turn] if len(arrays) == 1 else list(in_turn.unbind(1))
-    for array, part in zip(arrays, parts, strict=True):
-        assert not isinstance(array, DummyArray), "as all arrays of a use are"
-        _fill_by_experts(array, part, fill, swaps=swaps)
+    parts = [packed] if layout == DOWN_IO else _gates_and_ups(packed, len(arrays))
+    _fill_parts(arrays, parts, fill, swaps=swaps)
     return packed
+
+
+def _pack_with_shared(
+    arrays: Sequence[Packable], layout: str, fill: Fill, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the arrays of experts, and behind them those of an MLP that all tokens share."""
+    count = 2 if layout == GATE_UP_SHARED else 1
+    own, shared = arrays[:-count], arrays[-count:]
+    experts, rows, columns = own[0].shape
+    rows *= len(own)
+    inner = rows // 2 if layout == GATE_UP_SHARED else columns
+    more = shared[0].shape[0 if layout == GATE_UP_SHARED else 1] // inner
+    packed = torch.empty(experts + more, rows, columns, dtype=dtype, device=device)
+    if isinstance(own[0], DummyArray):
+        fill(own[0], packed)
+        return packed
+    first, last = packed[:experts], packed[experts:]
+    if layout == DOWN_SHARED:
+        _fill_parts(own, [first], fill, swaps=False)
+        cut = [_numbers(each).reshape(rows, more, inner).swapaxes(0, 1) for each in shared]
+        _fill_parts(cut, [last], fill, swaps=False)
+        return packed
+    _fill_parts(own, _gates_and_ups(first, len(own)), fill, swaps=False)
+    cut = [_numbers(each).reshape(more, inner, columns) for each in shared]
+    _fill_parts(cut, _gates_and_ups(last, count), fill, swaps=False)
+    return packed
+
+
+def _gates_and_ups(packed: Tensor, arrays: int) -> list[Tensor]:
+    """Return where gates and ups lie in packed[E 2I ...], as one array [E 2 I/8 8 ...] or as two."""
+    in_turn = packed.view(len(packed), -1, 2, GRAIN, *packed.shape[2:]).transpose(1, 2)
+    return [in_turn] if arrays == 1 else list(in_turn.unbind(1))
+
+
+def _numbers(array: Packable) -> Host:
+    assert not isinstance(array, DummyArray), "as all arrays of a use are"
+    return array
+
+
+def _fill_parts(
+    arrays: Sequence[Packable], parts: Sequence[Tensor], fill: Fill, *, swaps: bool
+) -> None:
+    for array, part in zip(arrays, parts, strict=True):
+        _fill_by_experts(_numbers(array), part, fill, swaps=swaps)
 
 
 def _fill_by_experts(array: Host, part: Tensor, fill: Fill, *, swaps: bool) -> None:

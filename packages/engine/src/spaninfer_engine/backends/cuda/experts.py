@@ -9,14 +9,21 @@ from typing import Any
 import torch
 from spaninfer_kernel_launch import ShapeError
 from spaninfer_kernels_cuda import moe
-from spaninfer_kernels_cuda.moe import RouteShape, check_route, check_shape
+from spaninfer_kernels_cuda.moe import MAX_CHOICES, RouteShape, check_route, check_shape
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention import Plan
 from spaninfer_engine.backends.cuda.coded_experts import CodedExperts
 from spaninfer_engine.backends.cuda.expert_kernels import ExpertCall, ExpertLayer
-from spaninfer_engine.backends.cuda.expert_weights import DOWN, DOWN_IO, GATE_UP, GATE_UP_IO
+from spaninfer_engine.backends.cuda.expert_weights import (
+    DOWN,
+    DOWN_IO,
+    DOWN_SHARED,
+    GATE_UP,
+    GATE_UP_IO,
+    GATE_UP_SHARED,
+)
 from spaninfer_engine.backends.cuda.fusions_attention import Backend
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.fuse import single, use_of
@@ -25,6 +32,10 @@ from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim, Kernel, Pack
 
 _ROUTED = ("l = router x", "i w = route l", "y = experts x i w")
+_AND_SHARED = (
+    *_ROUTED,
+    *("g = linear x", "u = linear x", "h = gate g u", "d = linear h", "z = add y d"),
+)
 _SCALED = (
     *("l = router x", "i s = route l", "t = scale_rows x s"),
     *("j w = route l", "y = experts t j w"),
@@ -32,15 +43,16 @@ _SCALED = (
 
 
 def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
-    """Return the claims of expert layers: with the residual sum and the norm of it, without, and
-    with inputs that are scaled by their shares (Llama 4).
+    """Return the claims of expert layers: with the residual sum and the norm of it, without, both
+    also with an MLP that all tokens share, and with inputs that are scaled by their shares (Llama
+    4).
     """
 
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
         return _routed(taken, ops, pack)
 
     def build_with_norm(taken: Sequence[Operation], pack: Pack) -> Kernel:
-        run, normed = _routed(taken[:3], ops, pack), taken[4]
+        run, normed = _routed(taken[:-2], ops, pack), taken[-1]
         weight = pack([use_of(normed, "weight")], ops.layout("rms_norm", "weight"))
         eps, offset = normed.number("eps"), float(bool(normed.constant("plus_one")))
 
@@ -61,7 +73,19 @@ def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
 
         return kernel
 
+    def joins(taken: Sequence[Operation]) -> bool:
+        return ops.joins_shared_experts and _can_join(taken)
+
     return (
+        Claim(
+            "experts_add_rms_norm",
+            (*_AND_SHARED, "s = add r z", "n = rms_norm s"),
+            "s n",
+            build_with_norm,
+            lambda taken: taken[-2].constant("scale") == 1.0 and joins(taken[:-2]),
+            overwrites="r",
+        ),
+        Claim("routed_experts", _AND_SHARED, "z", build, joins),
         Claim(
             "experts_add_rms_norm",
             (*_ROUTED, "s = add r y", "n = rms_norm s"),
@@ -76,11 +100,11 @@ def claims_of_experts(ops: Backend) -> tuple[Claim, ...]:
 
 
 def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..., Tensor]:
-    """Return the call of a router, its choice and the experts: of a step and x[T C], and perhaps a
-    residual that becomes the sum, and its norm.
+    """Return the call of a router, its choice and the experts, perhaps with an MLP that all tokens
+    share: of a step and x[T C], and perhaps a residual that becomes the sum, and its norm.
     """
-    router, route, experts = taken
-    score, run = single(router, ops, pack), _experts(route, experts, ops, pack)
+    router, route, experts, *shared = taken
+    score, run = single(router, ops, pack), _experts(route, experts, ops, pack, shared)
 
     def call(
         step: Step[Tensor],
@@ -93,14 +117,34 @@ def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..
     return call
 
 
+def _can_join(taken: Sequence[Operation]) -> bool:
+    """Return True if an MLP that all tokens share is as wide as some experts, and otherwise theirs."""
+    _, route, experts, *linears, added = taken
+    gate, up, act, down = linears
+    uses = {use.argument: use.shape for use in experts.weights}
+    if experts.constant("layout") != "oi" or {"gate_up_bias", "down_bias"} & uses.keys():
+        return False
+    inner, wide = uses["down"][2], use_of(down, "weight").shape[1]
+    is_alike = act.constant("act") == experts.constant("act") and added.constant("scale") == 1.0
+    is_plain = all(
+        len(each.weights) == 1 and each.weights[0].view is None for each in (gate, up, down)
+    ) and all(use.view is None for use in experts.weights)
+    choices = route.number("top_k") + wide // inner
+    return is_alike and is_plain and wide % inner == 0 and choices <= MAX_CHOICES
+
+
 def _experts(
-    route: Operation, experts: Operation, ops: Backend, pack: Pack
+    route: Operation,
+    experts: Operation,
+    ops: Backend,
+    pack: Pack,
+    shared: Sequence[Operation] = (),
 ) -> Callable[..., Tensor]:
     """Return the call of a choice and its experts: of a step, x[T C], logits[T E], and what
     `_routed` takes besides. Rows that pad a captured step choose no expert.
     """
-    layer = _layer_of(route, experts)
-    (weights, formats), correction = _weights_of(experts, pack), None
+    layer = _layer_of(route, experts, shared)
+    (weights, formats), correction = _weights_of(experts, pack, shared), None
     layer = replace(layer, formats=formats)
     if route.weights:
         correction = pack([use_of(route, "correction")], ops.layout("route", "correction"))
@@ -121,19 +165,22 @@ def _experts(
     return run
 
 
-def _layer_of(route: Operation, experts: Operation) -> ExpertLayer:
+def _layer_of(
+    route: Operation, experts: Operation, shared: Sequence[Operation] = ()
+) -> ExpertLayer:
     """Return the sizes and the rule of a layer. Raises ConfigError where there is no kernel."""
     named = dict(route.constants)
     down = use_of(experts, "down").shape
     swaps = experts.constant("layout") == "io"
     num_experts, channels, inner = (down[0], down[2], down[1]) if swaps else down
-    rule: Any = {"score": named.pop("kind"), **named}
+    more = use_of(shared[0], "weight").shape[0] // inner if shared else 0
+    rule: Any = {"score": named.pop("kind"), **named, "shared": more}
     act: Any = experts.constant("act")
-    layer = ExpertLayer(num_experts, channels, inner, act, moe.RouteOptions(**rule))
+    layer = ExpertLayer(num_experts + more, channels, inner, act, moe.RouteOptions(**rule))
     try:
         options = layer.rule
         sizes = num_experts, options.top_k, options.groups, options.group_topk
-        check_route(RouteShape(1, *sizes))
+        check_route(RouteShape(1, *sizes, shared=more))
         check_shape(layer.shape(1))
     except ShapeError as unsupported:
         raise ConfigError(
@@ -143,11 +190,18 @@ def _layer_of(route: Operation, experts: Operation) -> ExpertLayer:
     return layer
 
 
-def _weights_of(experts: Operation, pack: Pack) -> tuple[moe.Experts, moe.Formats | None]:
+def _weights_of(
+    experts: Operation, pack: Pack, shared: Sequence[Operation] = ()
+) -> tuple[moe.Experts, moe.Formats | None]:
     """Return the weights, and their formats where some are codes."""
     uses = {use.argument: use for use in experts.weights}
     swaps = experts.constant("layout") == "io"
     first = [uses[name] for name in ("gate", "up") if name in uses] or [uses["gate_up"]]
+    if shared:
+        gate, up, _, down, _ = shared
+        first += [use_of(each, "weight") for each in (gate, up)]
+        w13 = pack(first, GATE_UP_SHARED)
+        return moe.Experts(w13, pack([uses["down"], use_of(down, "weight")], DOWN_SHARED)), None
     w13, f13, of_up = _parts(pack(first, GATE_UP_IO if swaps else GATE_UP))
     w2, f2, of_down = _parts(pack([uses["down"]], DOWN_IO if swaps else DOWN))
     b13 = pack([uses["gate_up_bias"]], GATE_UP) if "gate_up_bias" in uses else None

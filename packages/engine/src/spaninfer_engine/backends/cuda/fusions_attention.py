@@ -29,6 +29,7 @@ class Backend(Ops[Tensor], Protocol):
     """The CUDA operators, as far as claims use more than the table."""
 
     kernels: Kernels
+    joins_shared_experts: bool  # with those that are chosen: where all weights are numbers
 
     def is_plain(self, operation: Operation) -> bool:
         """Return True if plain torch operators compute the operation because there is no kernel."""

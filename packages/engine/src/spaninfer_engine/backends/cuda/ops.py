@@ -62,9 +62,11 @@ class CudaOps(TorchOps):
         kv_dtype: KVDType | None = None,
         *,
         quantize: Rounding | None = None,
+        has_codes: bool = False,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
+        self.joins_shared_experts = quantize is None and not has_codes
         self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
         self._quantized = QuantizedGemm(self.kernels)
         self._packer = WeightPacker(
