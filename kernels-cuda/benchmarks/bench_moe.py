@@ -27,13 +27,17 @@ MAX_TOKENS = 1 << 15  # of all launches of a graph
 
 @dataclass(frozen=True)
 class Layer:
-    """An expert layer of a published model: experts, how many see a token, channels, inner ones."""
+    """An expert layer of a published model: experts, how many see a token, channels, inner ones.
+
+    `shared` experts of the same width see every token.
+    """
 
     name: str
     experts: int
     top_k: int
     channels: int
     inner: int
+    shared: int = 0
 
     def bytes_of(self, used: float, format: QuantizedFormat | None) -> float:
         """Return the bytes of `used` experts."""
@@ -42,7 +46,7 @@ class Layer:
 
     def limit_us(self, used: float, tokens: int, format: QuantizedFormat | None) -> float:
         """Return the time that reading `used` experts, or multiplying, takes at least."""
-        flop = 6.0 * tokens * self.top_k * self.channels * self.inner
+        flop = 6.0 * tokens * (self.top_k + self.shared) * self.channels * self.inner
         return max(self.bytes_of(used, format) / READ_BYTES_PER_US, flop / FLOP_PER_US)
 
 
@@ -56,6 +60,7 @@ LAYERS = (
     Layer("Qwen3-30B-A3B", 128, 8, 2048, 768),
     Layer("gpt-oss-20b", 32, 4, 2880, 2880),
     Layer("DeepSeek-V2-Lite", 64, 6, 2048, 1408),
+    Layer("DeepSeek-V2-Lite, shared ones too", 64, 6, 2048, 1408, shared=2),
     Layer("Mixtral-8x7B", 8, 2, 4096, 14_336),
 )
 
@@ -76,8 +81,9 @@ def main() -> None:
 
 
 def _experts(layer: Layer, format: QuantizedFormat | None) -> moe.Experts:
-    up = layer.experts, 2 * layer.inner, layer.channels
-    down = layer.experts, layer.channels, layer.inner
+    experts = layer.experts + layer.shared
+    up = experts, 2 * layer.inner, layer.channels
+    down = experts, layer.channels, layer.inner
     if format is None:
         return moe.Experts(*(_random(*each, spread=each[-1] ** -0.5) for each in (up, down)))
     (w13, f13), (w2, f2) = _codes(up, format), _codes(down, format)
@@ -106,9 +112,9 @@ def _time(layer: Layer, tokens: int, weights: str, experts: moe.Experts) -> None
     x = _random(launches, tokens, layer.channels)
     logits = torch.randn(launches, tokens, layer.experts, device="cuda")
     step = moe.prepare(
-        moe.MoeShape(tokens, layer.top_k, layer.channels, layer.inner),
-        moe.RouteOptions(layer.top_k, normalise=True),
-        experts=layer.experts,
+        moe.MoeShape(tokens, layer.top_k + layer.shared, layer.channels, layer.inner),
+        moe.RouteOptions(layer.top_k, normalise=True, shared=layer.shared),
+        experts=layer.experts + layer.shared,
         act="silu",
         dtype=ml_dtypes.bfloat16,
         gpu=get_gpu(),
@@ -130,7 +136,7 @@ def _time(layer: Layer, tokens: int, weights: str, experts: moe.Experts) -> None
 
     timing = time_launches(launch, get_gpu(), launches=launches)
     chosen = logits.topk(layer.top_k, -1).indices.flatten(1)
-    used = sum(len(each.unique()) for each in chosen) / launches
+    used = layer.shared + sum(len(each.unique()) for each in chosen) / launches
     limit = layer.limit_us(used, tokens, format)
     line = record(
         *(get_gpu(), timing),

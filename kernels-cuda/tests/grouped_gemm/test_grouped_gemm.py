@@ -118,7 +118,9 @@ def test_every_tile_writes_the_rows_of_experts_and_nothing_else(on_gpu, tile, ro
 @pytest.mark.parametrize("tile", [tile for tile in TILES if isinstance(tile, Prompt)], ids=str)
 def test_experts_may_have_any_number_of_rows(on_gpu, tile, dtype):
     for_this_gpu(tile)
-    given = Layer.of_counts([*range(0, 390, 13), 15, 16, 17, 191, 192, 193, 384, 385, 577, 1], dtype)
+    given = Layer.of_counts(
+        [*range(0, 390, 13), 15, 16, 17, 191, 192, 193, 384, 385, 577, 1], dtype
+    )
 
     h, y = run(on_gpu, given, tile, "silu")
 

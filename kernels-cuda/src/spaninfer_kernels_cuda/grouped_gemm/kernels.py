@@ -155,7 +155,7 @@ class OnHopperStream:
 
 @dataclass(frozen=True, slots=True)
 class OnHopperPrompt:
-    """prompt.cu or swapped_prompt.cu, loaded, and sort.cu where rows that come through an order are sorted for it."""
+    """prompt.cu or swapped_prompt.cu, loaded, and sort.cu where rows are sorted for it."""
 
     shape: Shape
     dtype: str

@@ -1,4 +1,4 @@
-"""The TMA tensor maps of experts' weights and of rows of x, for stream.cu, prompt.cu and swapped_prompt.cu."""
+"""The TMA tensor maps of experts' weights and of rows of x, for stream.cu and those of prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def map_weights(pointer: int, dtype: str, shape: Shape, tile: Stream | Prompt) -
 
 
 def map_rows(pointer: int, dtype: str, shape: Shape, *, box_rows: int) -> bytes:
-    """Return the map of sorted rows as [1 P K] in boxes of `box_rows`; of tokens as [1 T K], of one."""
+    """Return the map of sorted rows as [1 P K], in boxes of `box_rows`; of tokens, as [1 T K]."""
     rows = shape.rows // shape.chosen if box_rows == 1 else shape.rows
     return encode_tensor_map(
         pointer,

@@ -111,7 +111,7 @@ class Prompt:
 
     @property
     def share(self) -> int:
-        """Rows of x of which an expert's tiles have equal multiples; 0 where only the last differs."""
+        """Tiles of an expert have equal multiples of so many rows; 0: all but the last are full."""
         return SIXTEEN_ROWS if self.swapped else 0
 
     def box_rows(self, *, gathers: bool) -> int:

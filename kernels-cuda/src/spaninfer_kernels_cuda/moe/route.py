@@ -1,9 +1,10 @@
 """The router's choice: experts of tokens, their weights, and the pairs sorted by expert.
 
 logits[T E] -> ids[T k] int32 and shares[T k] float32, best first; of equal scores the lowest expert
-wins. Experts of every token follow, which are no choice of its (`RouteOptions.shared`). Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert, those of one
-expert in the order of tokens; `ends`[E] are the ends of experts in it, `place`[T k] is its inverse.
-All of it is computed in float32, and is the same in every launch.
+wins. Experts that all tokens share follow (`RouteOptions.shared`), as if each had chosen them: k and
+E count them too. Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert,
+those of one expert in the order of tokens; `ends`[E] are the ends of experts in it, `place`[T k] is
+its inverse. All of it is computed in float32, and is the same in every launch.
 """
 
 from __future__ import annotations
@@ -371,11 +372,14 @@ def check_choice(
 
 
 _GROUPS: tuple[tuple[int, GroupScore], ...] = ((1, "max"), (4, "max"), (4, "top2"))
-VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(RouteOptions(2, score, groups=groups, group_score=best), experts, dtype)
-    for score in SCORES
-    for groups, best in _GROUPS
-    for experts in (128, 512)
-    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
-) + (variant_for(RouteOptions(6, shared=2), 64, np.float32),)
-"""Every score, group score and element type, with few and many experts per lane, and shared ones."""
+VARIANTS: tuple[Variant, ...] = (
+    *(
+        variant_for(RouteOptions(2, score, groups=groups, group_score=best), experts, dtype)
+        for score in SCORES
+        for groups, best in _GROUPS
+        for experts in (128, 512)
+        for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+    ),
+    variant_for(RouteOptions(6, shared=2), 64, np.float32),
+)
+"""Every score, group score and element type, few and many experts per lane; and shared ones."""

@@ -115,7 +115,7 @@ def launch_sort(shape: RouteShape) -> Launch | None:
 
 @dataclass(frozen=True, slots=True)
 class MoeShape:
-    """Tokens, experts per token (shared ones too), channels of a token, and an expert's inner ones."""
+    """Tokens, experts per token (shared ones too), channels, and inner channels of an expert."""
 
     tokens: int
     top_k: int

@@ -75,6 +75,7 @@ def test_noise_is_drawn_in_place(count: int) -> None:
     assert packed.shape == (EXPERTS, 2 * INNER, CHANNELS)
     assert packed.std().item() == pytest.approx(0.5, rel=0.1)
 
+
 @pytest.mark.parametrize("stored", ["each", "stacked"])
 @pytest.mark.parametrize("buffer_bytes", [1, 1 << 20], ids=["1", "all"])
 def test_an_mlp_that_all_tokens_share_becomes_experts_behind_the_others(

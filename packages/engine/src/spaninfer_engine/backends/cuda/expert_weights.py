@@ -4,7 +4,7 @@
     gate_up_io   [gate | up][E C 2I]                                  ──► the same
     down_io      down[E I C]                                          ──► [E C I]
 
-An MLP that all tokens share, S times as wide as an expert, becomes S more experts behind the others:
+An MLP that all tokens share, S times as wide as an expert, becomes S more experts behind them:
 
     gate_up_shared   arrays of gate_up, then gate[S*I C] and up[S*I C]  ──► [E+S I/8 2 8 C]
     down_shared      down[E C I], then down[C S*I]                      ──► [E+S C I]
@@ -79,7 +79,7 @@ def _pack_with_shared(
 
 
 def _gates_and_ups(packed: Tensor, arrays: int) -> list[Tensor]:
-    """Return where gates and ups lie in packed[E 2I ...], as one array [E 2 I/8 8 ...] or as two."""
+    """Return the places of gates and ups in packed[E 2I ...]: [E 2 I/8 8 ...], or one for each."""
     in_turn = packed.view(len(packed), -1, 2, GRAIN, *packed.shape[2:]).transpose(1, 2)
     return [in_turn] if arrays == 1 else list(in_turn.unbind(1))
 

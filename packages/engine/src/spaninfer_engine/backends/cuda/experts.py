@@ -118,7 +118,7 @@ def _routed(taken: Sequence[Operation], ops: Backend, pack: Pack) -> Callable[..
 
 
 def _can_join(taken: Sequence[Operation]) -> bool:
-    """Return True if an MLP that all tokens share is as wide as some experts, and otherwise theirs."""
+    """Return True if an MLP that all tokens share is as wide as some experts, and else like one."""
     _, route, experts, *linears, added = taken
     gate, up, act, down = linears
     uses = {use.argument: use.shape for use in experts.weights}
