@@ -1,19 +1,19 @@
 // Grouped GEMM on Hopper for many rows per expert: its tasks, and the producers that copy them.
 //
-// Producer warps copy chunks of x and of a weight by TMA into a ring of STAGES buffers, weights with
-// the expert as a coordinate. x is sorted, and comes in boxes of BOX_ROWS rows, or (GATHERS) it
-// holds tokens, and comes row by row through `order`. Two consumer warpgroups share a tile: while
-// one writes results, the other multiplies, as far as the ring lets them drift apart.
+// Producer warps copy chunks of x and of a weight by TMA into a ring of STAGES buffers, weights
+// with the expert as a coordinate. x is sorted, and comes in boxes of BOX_ROWS rows, or (GATHERS)
+// it holds tokens, and comes row by row through `order`. Two consumer warpgroups share a tile:
+// while one writes results, the other multiplies, as far as the ring lets them drift apart.
 //
 // A tile has up to kTokens rows of x; only those that it has are copied, in whole boxes. So tiles
 // take unequal time. A block of threads begins with the task of its own number and then draws the
 // next free one from `ticket`. A producer does, ahead of time, and leaves the number beside the
-// first chunk of a task. Tiles of an expert that run at the same time share rows of x and weights in
-// the L2 cache.
+// first chunk of a task. Tiles of an expert that run at the same time share rows of x and weights
+// in the L2 cache.
 //
 // Macros: T (half, bfloat16), BLOCKS (of 64 rows of x that a tile has), ROWS (of the weight),
-//         SHARE (tiles of an expert have equal shares of its rows, in multiples of that many; 0: all
-//         but the last one are full), BOX_ROWS, GATHERS (then BOX_ROWS is 1), STAGES, EXPERTS.
+//         SHARE (tiles of an expert have equal shares of its rows, in multiples of that many; 0:
+//         all but the last one are full), BOX_ROWS, GATHERS (then BOX_ROWS is 1), STAGES, EXPERTS.
 // Demands: K % 8 == 0; maps whose boxes are kChunk elements of ROWS rows of an expert's weight, and
 //          of BOX_ROWS rows of x; `ticket` 0, as it is again afterwards.
 // Needs reduce.cuh, copy.cuh, overlap.cuh, ring.cuh, tasks.cuh.

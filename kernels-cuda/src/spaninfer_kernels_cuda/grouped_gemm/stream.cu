@@ -86,7 +86,7 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const TensorMap& wei
 
 using Accumulators = float[kColumns][4];
 
-// Issues the wgmmas of a chunk for kUsed fragments of x. `adds` is false for the first one of a task.
+// Issues the wgmmas of a chunk for kUsed fragments of x. `adds` is false for the first of a task.
 template <int kUsed>
 __device__ __forceinline__ void multiply_chunk(float (&acc)[kUsed][4], const unsigned char* stage,
                                                int group, bool adds) {

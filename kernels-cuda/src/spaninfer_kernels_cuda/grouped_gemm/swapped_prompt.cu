@@ -27,7 +27,7 @@ using Accumulators = float[kOwnBlocks][kFragments][4];
 __device__ __forceinline__ unsigned long long block_at(unsigned weight, int block, int step) {
   if constexpr (!GATED) return tile_at<kLineBytes>(weight + block * kBlockBytes + 32 * step, 0);
   // Eights lie twice as far apart: the field of their distance, in units of 16 bytes.
-  constexpr unsigned long long kEveryOther = static_cast<unsigned long long>(kEightBytes >> 4) << 32;
+  constexpr unsigned long long kEveryOther = (kEightBytes >> 4) * (1ull << 32);
   return tile_at<kLineBytes>(weight + block * kEightBytes + 32 * step, 0) + kEveryOther;
 }
 

@@ -5,8 +5,8 @@
 //
 // Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST (route.cuh), SHARED (experts of every
 //         token, behind those that logits choose, with a weight of 1).
-// Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k + SHARED <=
-//          32.
+// Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k + SHARED
+//          <= 32.
 
 // `routers` warps of a block route a token each. Tokens with a negative slot are padding: they get
 // expert -1. Nothing is sorted without `ends`. `ticket` is 0 before and after.
