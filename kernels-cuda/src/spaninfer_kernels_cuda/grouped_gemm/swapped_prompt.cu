@@ -99,11 +99,11 @@ struct Biases {
   static __device__ __forceinline__ Biases at(const T* bias, int column, int columns) {
     Biases biases = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half, column += 8) {
+    for (int eight = 0; eight < 2; ++eight, column += 8) {
       if (!bias || column >= columns) continue;
       const T* own = GATED ? bias + column / 8 * 16 + column % 8 : bias + column;
-      biases.of[half][0] = to_float(own[0]);
-      if (GATED) biases.of[half][1] = to_float(own[8]);
+      biases.of[eight][0] = to_float(own[0]);
+      if (GATED) biases.of[eight][1] = to_float(own[8]);
     }
     return biases;
   }
@@ -128,14 +128,14 @@ __device__ __forceinline__ void write_tile(T* out, const T* bias, const Task& ta
       unsigned pieces[8];
 #pragma unroll
       for (int piece = 0; piece < 8; ++piece) {
-        const int half = piece / 4, fragment = n + piece % 4;
+        const int eight = piece / 4, fragment = n + piece % 4;
         float pair[2];
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          const int i = 2 * half + side;
-          pair[side] = acc[block][fragment][i] + add.of[half][0];
+          const int i = 2 * eight + side;
+          pair[side] = acc[block][fragment][i] + add.of[eight][0];
           if constexpr (GATED) {
-            pair[side] = ACT(pair[side], acc[1][fragment][i] + add.of[half][1]);
+            pair[side] = ACT(pair[side], acc[1][fragment][i] + add.of[eight][1]);
           }
         }
         pieces[piece] = pack_pair<T>(pair[0], pair[1]);
