@@ -1,7 +1,7 @@
 """The router's choice: experts of tokens, their weights, and the pairs sorted by expert.
 
 logits[T E] -> ids[T k] int32 and shares[T k] float32, best first; of equal scores the lowest expert
-wins. Experts that all tokens share follow (`RouteOptions.shared`), as if each had chosen them: k and
+wins. Experts that all tokens share (`RouteOptions.shared`) follow as if they had been chosen: k and
 E count them too. Pair p = t k + j is choice j of token t. `order`[T k] lists pairs by expert,
 those of one expert in the order of tokens; `ends`[E] are the ends of experts in it, `place`[T k] is
 its inverse. All of it is computed in float32, and is the same in every launch.
