@@ -87,6 +87,60 @@ def test_a_tile_has_all_rows_of_experts_with_a_few_more_than_128(mean, experts, 
     assert choose(shape, "sm_90a", BLOCK_BYTES).tokens >= mean + 2 * mean**0.5
 
 
+QWEN, LITE, MIXTRAL, _ = LAYERS
+THIN, WIDE, BROAD = (8, 64, False), (16, 128, False), (64, 128, False)  # that stream weights
+FEW, NARROW, TALL = (128, 256, False), (128, 128, False), (256, 192, False)
+MANY, SWAPPED = FEW, (192, 256, True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "tokens", "first", "second"),
+    [
+        (QWEN, 16, WIDE, WIDE),
+        (QWEN, 64, BROAD, BROAD),
+        (QWEN, 512, FEW, NARROW),
+        (QWEN, 1024, FEW, NARROW),
+        (QWEN, 2048, TALL, TALL),
+        (QWEN, 4096, MANY, MANY),
+        (QWEN, 8192, MANY, MANY),
+        (QWEN, 16_384, MANY, MANY),
+        (LITE, 8, THIN, THIN),
+        (LITE, 64, BROAD, BROAD),
+        (LITE, 512, FEW, NARROW),
+        (LITE, 1024, NARROW, NARROW),
+        (LITE, 4096, MANY, MANY),
+        (LITE, 16_384, MANY, MANY),
+        (MIXTRAL, 8, WIDE, WIDE),
+        (MIXTRAL, 64, BROAD, BROAD),
+        (MIXTRAL, 256, FEW, SWAPPED),
+        (MIXTRAL, 512, SWAPPED, SWAPPED),
+        (MIXTRAL, 1024, SWAPPED, SWAPPED),
+        (MIXTRAL, 4096, SWAPPED, SWAPPED),
+        (MIXTRAL, 16_384, SWAPPED, SWAPPED),
+    ],
+)
+def test_tiles_are_those_that_were_quicker_on_an_h200(layer, tokens, first, second):
+    """benchmarks/records/h200-moe-2026-11-29.jsonl; tiles as rows of x, of the weight, swapped."""
+    experts, chosen, hidden, inner = layer
+    rows = tokens * chosen
+
+    of_up = choose(
+        Shape(rows, chosen, experts, 2 * inner, hidden), "sm_90a", BLOCK_BYTES, gathers=True
+    )
+    of_down = choose(Shape(rows, chosen, experts, hidden, inner), "sm_90a", BLOCK_BYTES)
+
+    assert (of_up.tokens, of_up.outputs, getattr(of_up, "swapped", False)) == first
+    assert (of_down.tokens, of_down.outputs, getattr(of_down, "swapped", False)) == second
+
+
+@pytest.mark.parametrize(("inner", "swapped"), [(4088, False), (4096, True)])
+@pytest.mark.parametrize("mean", [65, 128, 160, 2048])
+def test_tokens_are_the_second_operand_where_rows_of_the_weight_are_long(mean, inner, swapped):
+    shape = Shape(mean * 16, 2, 16, 4096, inner)
+
+    assert choose(shape, "sm_90a", BLOCK_BYTES, gathers=True).swapped == swapped
+
+
 @pytest.mark.parametrize(("tokens", "gathers"), [(400, True), (1024, True), (1100, False)])
 def test_few_rows_that_come_through_an_order_are_not_sorted(tokens, gathers):
     shape = Shape(tokens * 8, 8, 128, 1536, 2048)
@@ -98,16 +152,21 @@ def test_few_rows_that_come_through_an_order_are_not_sorted(tokens, gathers):
     assert not sorted_before.gathers
 
 
-def test_what_is_chosen_is_compiled_ahead():
+def test_what_is_chosen_is_compiled_ahead_and_nothing_else():
+    shapes = [
+        *(Shape(8 * tokens, 8, 128, 1536, 2048) for tokens in (*TOKENS, 32, 1100, 2048)),
+        *(Shape(2 * tokens, 2, 8, 28_672, 4096) for tokens in TOKENS),
+        Shape(1024, 8, 8, 1536, 2048),
+    ]
     chosen = {
-        choose(Shape(rows, 8, experts, 1536, 2048), *gpu, gathers=gathers)
-        for rows, experts in (*((8 * tokens, 128) for tokens in TOKENS), (16_384, 128), (1024, 8))
+        choose(shape, *gpu, gathers=gathers)
+        for shape in shapes
         for gpu in (("sm_90a", BLOCK_BYTES), ("sm_75", 65_536), ("sm_80", 166_912))
         for gathers in (False, True)
     }
 
     # Stages depend on the GPU, and take no registers.
-    assert {replace(tile, stages=0) for tile in chosen} <= {
+    assert {replace(tile, stages=0) for tile in chosen} == {
         replace(tile, stages=0) for tile in TILES
     }
 

@@ -25,14 +25,27 @@ _SM_BYTES = 228 * 1024  # of shared memory on Hopper; a block's share is 1 KB le
 _RESERVED_BYTES = 1024  # of an SM, for each of its blocks
 _GENERAL_ROWS, _GENERAL_THREADS = 128, 256
 _GENERAL_STAGES = 4  # at most
-# Rows of x that experts have at most, and groups, of the tiles of stream.cu. An expert has no more
-# rows than there are tokens; one with more than 64 has several tiles.
-_STREAMS = ((8, 1), (16, 2), (32, 2), (64, 2))
 # The mean of rows up to which weights are streamed: at 32 rows of each, prompt.cu reads weights as
 # fast, and x less often (docs/decisions/0037).
 _STREAMED_ROWS = 20
+# Rows of x that experts have at most and on average, and groups, of the tiles of stream.cu. An
+# expert has no more rows than there are tokens; one with more than 64 has several tiles. At two
+# rows of each, 8 tokens of Mixtral take 633 µs in the second, 639 in the first (H200, 2026-11-29).
+_STREAMS = (
+    (8, 1.5, 1),
+    (16, _STREAMED_ROWS, 2),
+    (32, _STREAMED_ROWS, 2),
+    (64, _STREAMED_ROWS, 2),
+)
 _STREAM_BLOCKS = 2  # of an SM
-_GATHERED_ROWS = 64  # of an expert, up to which rows are copied one by one
+# Up to so many rows of an expert are copied one by one while their weights are read, and narrower
+# tiles end the launch sooner; the latter also where there are more.
+_GATHERED_ROWS, _NARROW_ROWS = 64, 100
+# Means at which many experts have more rows than 128, few more than 192: one tile has them all, and
+# passes its weight once.
+_ONE_TILE_ROWS = 160
+_ENOUGH_TASKS = 512  # four for each SM
+_LONG_ROWS = 4096  # elements of a weight's rows, for swapped tiles
 _FEW_ROWS = 8  # of an expert, on average, for the narrower tile of general.cu
 _GENERAL_BLOCKS = 4  # of an SM: more than run at a time, so that none is idle
 _MAX_BYTES = 2**31 - 1
@@ -194,20 +207,37 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False)
         return General(tokens, max(2, min(_GENERAL_STAGES, room // General(tokens, 1).stage_bytes)))
     if mean <= _STREAMED_ROWS:
         tokens = -(-shape.rows // shape.chosen)
-        sizes = next((each for each in _STREAMS if tokens <= each[0]), _STREAMS[-1])
-        return fill_stream(Stream(*sizes, 0, _STREAM_BLOCKS), shape.experts)
-    return fill_prompt(_prompt(mean, gathers=gathers), shape.experts, shared_bytes)
+        fitting = (each for each in _STREAMS if tokens <= each[0] and mean <= each[1])
+        most, _, groups = next(fitting, _STREAMS[-1])
+        return fill_stream(Stream(most, groups, 0, _STREAM_BLOCKS), shape.experts)
+    return fill_prompt(_prompt(shape, mean, gathers=gathers), shape.experts, shared_bytes)
 
 
-def _prompt(mean: float, *, gathers: bool) -> Prompt:
+def _prompt(shape: Shape, mean: float, *, gathers: bool) -> Prompt:
     """Return the tile for experts with `mean` rows of x, its stages not counted yet.
 
-    Gathered, it takes 196 µs for 207 with sorted rows in the first GEMM of Qwen3's experts for 512
-    tokens and 213 for 233 for 1024 (H200, 2026-11-23).
+    Swapped tiles multiply less padding and use a byte they load more often, but have 192
+    accumulators a thread to write at the end, beside which nothing is multiplied. Over 64 chunks
+    of K or more that pays, over 12 to 32 it does not: whole layers of Mixtral take 0.84 to 0.98 of
+    the time of the other tiles, of Qwen3 and DeepSeek-V2-Lite 0.97 to 1.07 (H200, 2026-11-29,
+    docs/decisions/0041).
+
+    The others, in µs of both GEMMs beside those of sorted tiles of 128 by 256, the copy included
+    (H200, 2026-11-23): gathered 196 for 207 (first GEMM of Qwen3, 512 tokens) and 213 for 233
+    (1024); 128 by 128 215 and 109 for 224 and 110 (DeepSeek-V2-Lite, 1024); 256 by 192 276 and 136
+    for 300 and 147 (Qwen3, 2048), 192 by 256 278 and 138.
     """
     if gathers and mean <= _GATHERED_ROWS:
         return Prompt(2, 256, 0, gathers=True)
-    return Prompt(3, 256, 0, by_rows=False, swapped=True)
+    if shape.inner >= _LONG_ROWS:
+        return Prompt(3, 256, 0, by_rows=False, swapped=True)
+    if mean <= _NARROW_ROWS:
+        return Prompt(2, 128, 0)
+    if mean > _ONE_TILE_ROWS:
+        return Prompt(2, 256, 0)
+    tall = Prompt(4, 192, 0)
+    has_enough = shape.experts * -(-shape.outputs // tall.outputs) >= _ENOUGH_TASKS
+    return tall if has_enough else Prompt(3, 256, 0, by_rows=False)
 
 
 def fill_stream(tile: Stream, experts: int) -> Stream:
