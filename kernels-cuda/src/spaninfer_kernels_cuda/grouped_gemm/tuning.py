@@ -216,11 +216,11 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gathers: bool = False)
 def _prompt(shape: Shape, mean: float, *, gathers: bool) -> Prompt:
     """Return the tile for experts with `mean` rows of x, its stages not counted yet.
 
-    Swapped tiles multiply less padding and use a byte they load more often, but have 192
-    accumulators a thread to write at the end, beside which nothing is multiplied. Over 64 chunks
-    of K or more that pays, over 12 to 32 it does not: whole layers of Mixtral take 0.84 to 0.98 of
-    the time of the other tiles, of Qwen3 and DeepSeek-V2-Lite 0.97 to 1.07 (H200, 2026-11-29,
-    docs/decisions/0041).
+    Swapped tiles multiply less padding and use each byte more often, but their results come
+    transposed: eight lanes exchange them in place of four, while nothing is multiplied. Over 64
+    chunks of K or more that pays, over 12 to 32 it does not: whole layers of Mixtral take 0.84 to
+    0.98 of the time of the other tiles, of Qwen3 and DeepSeek-V2-Lite 0.97 to 1.07 (H200,
+    2026-11-29, docs/decisions/0041).
 
     The others, in µs of both GEMMs beside those of sorted tiles of 128 by 256, the copy included
     (H200, 2026-11-23): gathered 196 for 207 (first GEMM of Qwen3, 512 tokens) and 213 for 233
