@@ -60,7 +60,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(str(told.num_restarts).encode())
 
-own.setblocking(True)
+own.setblocking(False)  # for the supervisor too, which may be accepting at the same time
 server = HTTPServer(("127.0.0.1", 0), Answer, bind_and_activate=False)
 server.socket.close()
 server.socket = own
@@ -143,7 +143,7 @@ def supervised(tmp_path: Path) -> Iterator[Start]:
     yield start
     for process in started:
         process.terminate()  # and what is below it
-        process.wait()
+        process.wait(LIMIT_S)
 
 
 def test_a_first_start_that_fails_is_no_crash(supervised: Start) -> None:
