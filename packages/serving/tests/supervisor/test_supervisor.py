@@ -309,9 +309,10 @@ def test_a_process_that_no_signal_reaches_is_killed(
     server.process.send_signal(number)
 
     assert server.ended() == 128 + signal.SIGKILL
-    assert server.errors.splitlines()[-1] == (
-        "error: the engine's process did not end within 0.3 s, 0.1 of them to drain; it is "
-        "killed: where it reads from a disk that does not answer, check that"
+    assert re.fullmatch(  # the first may listen before it is known how long it drains
+        r"error: the engine's process did not end within (0.2 s, 0|0.3 s, 0.1) of them to drain; "
+        "it is killed: where it reads from a disk that does not answer, check that",
+        server.errors.splitlines()[-1],
     )
 
 
