@@ -287,7 +287,7 @@ def test_a_grammar_that_several_requests_have_gets_a_lexer_per_thread():
         assert compiler.compile(form) is grammar
 
     compiler._threads.shutdown()
-    assert len({id(start) for start in grammar._starts}) == llguidance.num_threads() == 3
+    assert len({id(start) for start in grammar._starts}) == llguidance.num_mask_threads() == 3
 
 
 def test_a_grammar_that_took_long_is_compiled_once(monkeypatch):

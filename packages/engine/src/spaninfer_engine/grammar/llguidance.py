@@ -42,7 +42,7 @@ _Asked: TypeAlias = tuple[LLMatcher, int]  # a matcher, and the row of its mask
 MAX_THREADS = 8  # of masks; and lexers of a grammar, each of which learns its states by itself
 FEW_MASKS = 8  # take less than it takes to wake threads
 QUICK_S = 0.05  # a grammar compiled in less gets more lexers where several requests have it
-MAX_WRITTEN, MAX_WRITTEN_BYTES = 4096, 256  # texts whose tokens are kept, and what one may be
+MAX_KEPT_TEXTS, MAX_KEPT_TEXT_BYTES = 4096, 256  # texts whose tokens are kept, and what one may be
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
 
@@ -79,7 +79,7 @@ class Vocabulary:
         self.special_token_ids = sorted(each for each in special if each < len(tokens))
         self._by_bytes = {piece: i for i, piece in enumerate(tokens) if i not in special}
         self._longest = min(max(map(len, tokens)), MAX_PIECE_BYTES)
-        self._kept = lru_cache(MAX_WRITTEN)(self._written)
+        self._kept = lru_cache(MAX_KEPT_TEXTS)(self._tokenized)
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Return the tokens in which the model would write a text that a grammar forces.
@@ -88,9 +88,9 @@ class Vocabulary:
         once they are kept.
         """
         data = text if isinstance(text, bytes) else text.encode()
-        return (self._kept if len(data) <= MAX_WRITTEN_BYTES else self._written)(data)
+        return (self._kept if len(data) <= MAX_KEPT_TEXT_BYTES else self._tokenized)(data)
 
-    def _written(self, data: bytes) -> list[int]:
+    def _tokenized(self, data: bytes) -> list[int]:
         """Their bytes are the text's: llguidance panics where a dummy space comes before them."""
         plain = data.decode(errors="replace")
         for before in ("", "\n"):
@@ -211,7 +211,7 @@ class GuidanceGrammar:
         self._starts = [self._compiled()]
         is_quick = perf_counter() - begin < QUICK_S
         self._turns = count()
-        self._num_lexers, self._most = 1, num_threads() if is_quick else 1
+        self._num_lexers, self._most = 1, num_mask_threads() if is_quick else 1
         first = self._starts[0].deep_copy()
         first.compute_bitmask()
         if first.is_error():
@@ -274,7 +274,7 @@ class GuidanceMatcher(Matcher):
                     each._matcher.unsafe_compute_mask_ptr(first + size * job.row, size)
             else:
                 for each in own:
-                    each._write_ahead()
+                    each._tokenize_forced()
                 threads.compute(groups.values(), bits)
         except BaseException:  # a panic, of one of them
             for each in own:
@@ -302,7 +302,7 @@ class GuidanceMatcher(Matcher):
         if num_tokens > num_read:
             self._matcher.consume_tokens(output_ids[num_read:].tolist())
 
-    def _write_ahead(self) -> None:
+    def _tokenize_forced(self) -> None:
         """Find the tokens of a text that is forced: threads would wait for Python's lock to."""
         if not self._matcher.is_stopped():
             self._matcher.compute_ff_tokens()
@@ -328,7 +328,7 @@ class GuidanceMatcher(Matcher):
             bits[:] = kept
 
 
-def num_threads() -> int:
+def num_mask_threads() -> int:
     """Return how many threads compute masks, one CPU being left for the engine's."""
     return min(max(usable_cpus() - 1, 1), MAX_THREADS)
 
@@ -368,7 +368,7 @@ class _MaskThreads:
 @lru_cache
 def _threads() -> _MaskThreads | None:
     """Return the threads of masks; None where there is only one."""
-    return _MaskThreads(num_threads()) if num_threads() > 1 else None
+    return _MaskThreads(num_mask_threads()) if num_mask_threads() > 1 else None
 
 
 def _reason(matcher: LLMatcher) -> str:
