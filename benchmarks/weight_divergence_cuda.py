@@ -19,9 +19,9 @@ from spaninfer.bench.cpu.divergence import TOKENS, texts
 from spaninfer_engine import EngineConfig
 from spaninfer_engine.backends.cuda.backend import CudaBackend
 from spaninfer_engine.backends.cuda.ops import CudaOps
-from spaninfer_engine.backends.cuda.quantised import format_of_packing
-from spaninfer_engine.backends.cuda.scaled import codes_of_packing
 from spaninfer_engine.backends.cuda.start import CudaStart
+from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
+from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
 from spaninfer_engine.backends.grid_weights import grid_of_packing
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import Quantize, QuantizeGroup

@@ -112,14 +112,18 @@ def test_dotted_names_that_a_page_mentions_are_defined(page: Path) -> None:
     assert sorted(each for each in named - files - foreign if not is_defined(each)) == []
 
 
-def test_the_layers_of_the_engine_are_those_of_its_import_contract() -> None:
+@pytest.mark.parametrize(
+    ("room", "top"),
+    [("spaninfer_engine", "serving"), ("spaninfer_engine.backends.cuda", "backend ")],
+)
+def test_the_layers_of_a_room_are_those_of_its_import_contract(room: str, top: str) -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```text\n(serving \|.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(rf"^```text\n({top} .*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     drawn = [re.split(r" {2,}", line)[0] for line in block.splitlines()]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
 
-    (contract,) = (one for one in contracts if one.get("containers") == ["spaninfer_engine"])
+    (contract,) = (one for one in contracts if one.get("containers") == [room])
     assert drawn == contract["layers"]
 
 

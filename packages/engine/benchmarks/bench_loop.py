@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from bench_scheduler import PROMPT_LEN, filled
-from spaninfer_engine.backends.cuda.graph_shapes import write_columns
+from spaninfer_engine.backends.cuda.graphs.shapes import write_columns
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler

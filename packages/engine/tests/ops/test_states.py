@@ -120,7 +120,7 @@ def test_gates_are_computed_in_float32(backend: Backend) -> None:
 def test_backend_cuda_refuses_states_that_its_kernels_do_not_take() -> None:
     pytest.importorskip("spaninfer_kernels_cuda", reason="needs the extra cuda")
     pytest.importorskip("torch")
-    from spaninfer_engine.backends.cuda.linear_attention import refuse_states
+    from spaninfer_engine.backends.cuda.fusions.linear_attention import refuse_states
 
     refuse_states([CacheGroup(0, (0,), 2, 64, 64), GROUP], (8, 0))
 

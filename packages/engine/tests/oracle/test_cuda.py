@@ -14,7 +14,7 @@ from cases import ALL, NUM_DRAWN, ONCE, Case, Golden, Logits
 from noise import DENSE, ROUTED, rms, typical
 from oracle import deviation, tolerance_of
 from spaninfer_engine import Completion, Engine, SamplingParams
-from spaninfer_engine.backends.cuda import latent_keys
+from spaninfer_engine.backends.cuda.attention import latent_keys
 from wide import WIDE
 
 pytestmark = pytest.mark.gpu

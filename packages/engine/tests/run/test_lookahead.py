@@ -17,7 +17,7 @@ from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.backends.cpu.ops import CpuOps
-from spaninfer_engine.backends.cuda.graph_shapes import GraphShapes
+from spaninfer_engine.backends.cuda.graphs.shapes import GraphShapes
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken

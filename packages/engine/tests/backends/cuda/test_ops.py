@@ -22,7 +22,7 @@ from spaninfer_engine.step.sequences import Sequences
 torch = pytest.importorskip("torch")
 
 from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram  # noqa: E402
-from spaninfer_engine.backends.cuda.memory import Sizes  # noqa: E402
+from spaninfer_engine.backends.cuda.graphs.memory import Sizes  # noqa: E402
 from spaninfer_engine.backends.cuda.ops import CudaOps  # noqa: E402
 
 pytestmark = pytest.mark.gpu

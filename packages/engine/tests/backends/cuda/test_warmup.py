@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 from first_qwen import FIRST_QWEN
 from media_models import HEARING, SIGHTS
-from spaninfer_engine.backends.cuda.memory import Sizes
+from spaninfer_engine.backends.cuda.graphs.memory import Sizes
 from spaninfer_engine.backends.cuda.warmup import largest_batch, largest_input
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.reference.ops import ReferenceOps

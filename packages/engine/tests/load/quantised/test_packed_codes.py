@@ -61,7 +61,7 @@ def test_codes_are_the_fields_of_their_words(layout: dict[str, Any]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_torch_unpacks_them_plus_an_offset(layout: dict[str, Any], offset: int) -> None:
     torch = pytest.importorskip("torch")
-    from spaninfer_engine.backends.cuda.code_words import unpack_codes
+    from spaninfer_engine.backends.cuda.weights.code_words import unpack_codes
     from spaninfer_engine.backends.torch.upload import fill
 
     packed = drawn(**layout)

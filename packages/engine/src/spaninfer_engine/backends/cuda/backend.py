@@ -144,10 +144,10 @@ class CudaBackend(Backend):
         """Return the operators; kernels are compiled when the start is measured."""
         import torch
 
-        from spaninfer_engine.backends.cuda.linear_attention import refuse_states
+        from spaninfer_engine.backends.cuda.fusions.linear_attention import refuse_states
         from spaninfer_engine.backends.cuda.ops import CudaOps
-        from spaninfer_engine.backends.cuda.quantised import format_of_packing
-        from spaninfer_engine.backends.cuda.scaled import codes_of_packing
+        from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
+        from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
         from spaninfer_engine.backends.grid_weights import grid_of_packing
 
         refuse_states(options.groups, torch.cuda.get_device_capability(options.device))
@@ -192,7 +192,7 @@ class CudaBackend(Backend):
 
     def kept_bits(self, format: WeightFormat) -> float | None:
         """Return the bits of weights whose codes are multiplied, scales included."""
-        from spaninfer_engine.backends.cuda import quantised, scaled
+        from spaninfer_engine.backends.cuda.weights import quantised, scaled
 
         return scaled.kept_bits(format) or quantised.kept_bits(format)
 

@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.graph_shapes import (
+from spaninfer_engine.backends.cuda.graphs.graphs import Captured, Graphs
+from spaninfer_engine.backends.cuda.graphs.memory import Sizes, StepMemory, lacks_memory
+from spaninfer_engine.backends.cuda.graphs.sampling import SamplingLaunches
+from spaninfer_engine.backends.cuda.graphs.shapes import (
     GraphShape,
     GraphShapes,
     StepShape,
     sampling_of,
     write_columns,
 )
-from spaninfer_engine.backends.cuda.graphs import Captured, Graphs
+from spaninfer_engine.backends.cuda.graphs.step_graphs import StepGraphs
 from spaninfer_engine.backends.cuda.launched import CudaStep, InFlight
-from spaninfer_engine.backends.cuda.memory import Sizes, StepMemory, lacks_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
-from spaninfer_engine.backends.cuda.sampler import (
+from spaninfer_engine.backends.cuda.sampling.sampler import (
     GpuSampler,
     fetch_logits,
 )
-from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
-from spaninfer_engine.backends.cuda.step_graphs import StepGraphs
 from spaninfer_engine.backends.cuda.warmup import LONGER, SMALLER, largest_batch
 from spaninfer_engine.backends.encodings import Encodings
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.fusions import FusedNorm
+from spaninfer_engine.backends.cuda.fusions.layers import FusedNorm
 from spaninfer_engine.backends.cuda.tower import CudaTowerOps
 from spaninfer_engine.ops.fuse import use_of
 from spaninfer_engine.ops.operation import Operation

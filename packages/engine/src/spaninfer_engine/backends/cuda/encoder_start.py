@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from spaninfer_engine.backends.cuda.encoder import CudaEncoderOps
-from spaninfer_engine.backends.cuda.memory import allocated_bytes, in_memory
+from spaninfer_engine.backends.cuda.graphs.memory import allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.text_device import CudaTextDevice, TextProgram
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import Tell

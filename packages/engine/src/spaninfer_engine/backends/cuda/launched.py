@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.graph_shapes import Padding
-from spaninfer_engine.backends.cuda.sampler import Reported, Sampled
-from spaninfer_engine.backends.cuda.sampling_buffers import SamplingBuffers
-from spaninfer_engine.backends.cuda.sampling_launches import SamplingLaunches
+from spaninfer_engine.backends.cuda.graphs.sampling import SamplingLaunches
+from spaninfer_engine.backends.cuda.graphs.shapes import Padding
+from spaninfer_engine.backends.cuda.sampling.buffers import SamplingBuffers
+from spaninfer_engine.backends.cuda.sampling.sampler import Reported, Sampled
 from spaninfer_engine.step.batch import Batch
 from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks
 

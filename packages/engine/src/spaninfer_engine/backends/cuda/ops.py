@@ -24,15 +24,15 @@ from spaninfer_op_reference import (
 from torch import Tensor
 
 from spaninfer_engine.backends.backend import OnProgress
-from spaninfer_engine.backends.cuda import sparse_attention
-from spaninfer_engine.backends.cuda.attention import Plan, Pool
-from spaninfer_engine.backends.cuda.fusions import claims_of
-from spaninfer_engine.backends.cuda.heads import Heads
-from spaninfer_engine.backends.cuda.kernels import FORMATS, Kernels
-from spaninfer_engine.backends.cuda.linear_weight import LinearWeight
-from spaninfer_engine.backends.cuda.packing import GEMMS, Rounding, WeightPacker
-from spaninfer_engine.backends.cuda.quantised_gemm import QuantizedGemm
-from spaninfer_engine.backends.cuda.slices import AttentionSlices
+from spaninfer_engine.backends.cuda.attention import sparse
+from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
+from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
+from spaninfer_engine.backends.cuda.fusions.layers import claims_of
+from spaninfer_engine.backends.cuda.kernels.heads import Heads
+from spaninfer_engine.backends.cuda.kernels.kernels import FORMATS, Kernels
+from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm
+from spaninfer_engine.backends.cuda.weights.linear import LinearWeight
+from spaninfer_engine.backends.cuda.weights.packing import GEMMS, Rounding, WeightPacker
 from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.ops import TorchOps
 from spaninfer_engine.config import KVDType
@@ -297,8 +297,8 @@ class CudaOps(TorchOps):
         top_k: int,
     ) -> Tensor:
         """The keys that an indexer selects, by kernels where there are some for its sizes."""
-        at = sparse_attention.At(step.attention, self.kernels, group, layer)
-        return sparse_attention.select_keys(at, query, weights, top_k)
+        at = sparse.At(step.attention, self.kernels, group, layer)
+        return sparse.select_keys(at, query, weights, top_k)
 
     def attend_selected(
         self,
@@ -311,8 +311,8 @@ class CudaOps(TorchOps):
         scale: float,
     ) -> Tensor:
         """Attention to selected keys, by kernels where there are some for its sizes."""
-        at = sparse_attention.At(step.attention, self.kernels, group, layer)
-        return sparse_attention.attend_selected(at, query, selected, scale)
+        at = sparse.At(step.attention, self.kernels, group, layer)
+        return sparse.attend_selected(at, query, selected, scale)
 
     def can_select(self, _operations: Sequence[Operation]) -> bool:
         """Return True; ConfigError where sparse attention would have to read codes: it has no

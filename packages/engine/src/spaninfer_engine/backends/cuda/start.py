@@ -13,12 +13,12 @@ from spaninfer_kernel_launch import NotCompiled, cached_only
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.device import CudaDevice, CudaProgram
-from spaninfer_engine.backends.cuda.graph_shapes import (
+from spaninfer_engine.backends.cuda.graphs.memory import Sizes, allocated_bytes, in_memory
+from spaninfer_engine.backends.cuda.graphs.shapes import (
     GraphShapes,
     launched_tokens,
     max_prompt_tokens,
 )
-from spaninfer_engine.backends.cuda.memory import Sizes, allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.tower import CudaTowerOps
 from spaninfer_engine.backends.cuda.warmup import largest_input

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.encoder import CudaEncoderOps
-from spaninfer_engine.backends.cuda.memory import lacks_memory
+from spaninfer_engine.backends.cuda.graphs.memory import lacks_memory
 from spaninfer_engine.backends.host.device import build_step
 from spaninfer_engine.errors import NoMemory
 from spaninfer_engine.ops.rotary import Rotary

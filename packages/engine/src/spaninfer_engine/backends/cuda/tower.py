@@ -2,7 +2,7 @@
 
 A layer is five launches and two norms: one projection for queries, keys and values; a rotation
 where they lie; attention within frames or windows; a projection; an MLP whose activation is part
-of its first GEMM (fusions_ragged.py). What moves rows is torch's.
+of its first GEMM (fusions/ragged.py). What moves rows is torch's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spaninfer_kernel_launch import NotCompiled, cached_only
 from spaninfer_kernels_cuda import activation, gemm
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.fusions_ragged import claims_of_sequences, filled
-from spaninfer_engine.backends.cuda.kernels import Kernels
-from spaninfer_engine.backends.cuda.linear_weight import LinearWeight
+from spaninfer_engine.backends.cuda.fusions.ragged import claims_of_sequences, filled
+from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.cuda.ops import CudaOps
+from spaninfer_engine.backends.cuda.weights.linear import LinearWeight
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 from spaninfer_kernels_cuda import gemm
 
-from spaninfer_engine.backends.cuda.graph_shapes import PROMPTS, GraphShape
-from spaninfer_engine.backends.cuda.latent_keys import CHUNK_TOKENS
-from spaninfer_engine.backends.cuda.memory import Sizes
-from spaninfer_engine.backends.cuda.sampler import LOGITS_AT_ONCE
+from spaninfer_engine.backends.cuda.attention.latent_keys import CHUNK_TOKENS
+from spaninfer_engine.backends.cuda.graphs.memory import Sizes
+from spaninfer_engine.backends.cuda.graphs.shapes import PROMPTS, GraphShape
+from spaninfer_engine.backends.cuda.sampling.sampler import LOGITS_AT_ONCE
 from spaninfer_engine.ops.clips import num_rows, num_tokens
 from spaninfer_engine.request.media import Levels, TowerInput
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Tower, num_extra

@@ -1,0 +1,1 @@
+"""Claims: one kernel for several operators of the table."""

@@ -1,0 +1,120 @@
+"""Kernels of attention over spans on torch tensors: of decodes, of slices, of latents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from span_attention import (
+    BatchDecode,
+    BatchMLA,
+    BatchPrefill,
+    BatchSelected,
+    SpanLayout,
+    Spans,
+    decode,
+    mla,
+    sparse,
+)
+from torch import Tensor
+
+from spaninfer_engine.backends.cuda.kernels.sizes import ROWS
+
+if TYPE_CHECKING:
+    from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
+
+
+class AttentionKernels:
+    """Launches of attention for the layers of one model; see `Kernels`."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._decodes: set[tuple[SpanLayout, int]] = set()
+        self._latents: set[tuple[SpanLayout, int]] = set()
+        self._selected_latents: set[tuple[SpanLayout, int]] = set()
+        self._index_heads: set[int] = set()
+
+    def prepare_every_size(self) -> None:
+        """Prepare the decodes that came so far for all numbers of rows."""
+        for layout, heads in tuple(self._decodes):
+            for requests in ROWS:
+                form = decode.DecodeOptions(np.dtype(self._kernels.element))
+                decode.prepare(form, layout, requests=requests, heads=heads, gpu=self._kernels.gpu)
+        splits = not self._kernels.batch_invariant
+        for layout, heads in tuple(self._latents):
+            mla.prepare_every_size(
+                np.dtype(self._kernels.element),
+                layout,
+                heads=heads,
+                gpu=self._kernels.gpu,
+                splits=splits,
+            )
+        for layout, heads in tuple(self._selected_latents):
+            sparse.prepare_attention(
+                self._dtype_name, layout, heads=heads, gpu=self._kernels.gpu, splits=splits
+            )
+        for heads in tuple(self._index_heads):
+            sparse.prepare_selection(self._dtype_name, heads, self._kernels.gpu)
+
+    def batch_decode(self, layout: SpanLayout, heads: int) -> BatchDecode:
+        """Return the attention of one row of each request over spans of a layout, to be planned."""
+        self._decodes.add((layout, heads))
+        return BatchDecode(layout, num_heads=heads, dtype=self._kernels.element)
+
+    def batch_prefill(self, layout: SpanLayout, heads: int) -> BatchPrefill:
+        """Return the attention of slices of any length over spans of a layout, to be planned."""
+        splits = not self._kernels.batch_invariant
+        return BatchPrefill(layout, num_heads=heads, dtype=self._kernels.element, splits=splits)
+
+    def has_mla(self, layout: SpanLayout) -> bool:
+        """Return True if latents of a layout have kernels of their own on this GPU."""
+        return mla.takes(mla.options_for(self._dtype_name, layout), layout, self._kernels.gpu.arch)
+
+    def select_keys(
+        self,
+        query: Tensor,
+        weights: Tensor,
+        spans: Spans,
+        readers: sparse.Readers,
+        *,
+        top_k: int,
+        out: Tensor,
+    ) -> None:
+        """Write the positions that an indexer selects to out[T k]."""
+        self._index_heads.add(query.shape[1])
+        arrays = query.contiguous(), weights.float().contiguous()
+        sparse.select_keys(
+            *arrays, spans, readers, top_k=top_k, out=out, stream=self._kernels.stream
+        )
+
+    def has_selection(self, layout: SpanLayout, heads: int) -> bool:
+        """Return True if an indexer of so many heads has kernels on this GPU."""
+        return sparse.has_selection(self._dtype_name, layout, heads, self._kernels.gpu.arch)
+
+    def has_selected(self, layout: SpanLayout) -> bool:
+        """Return True if selected latents of a layout have a kernel on this GPU."""
+        return sparse.has_attention(self._dtype_name, layout, self._kernels.gpu.arch)
+
+    def batch_selected(self, layout: SpanLayout, heads: int) -> BatchSelected:
+        """Return the attention to selected latents, to be planned."""
+        self._selected_latents.add((layout, heads))
+        splits = not self._kernels.batch_invariant
+        return BatchSelected(layout, num_heads=heads, dtype=self._kernels.element, splits=splits)
+
+    @property
+    def _dtype_name(self) -> str:
+        return str(np.dtype(self._kernels.element).name)
+
+    def batch_mla(
+        self, layout: SpanLayout, heads: int, *, lse: bool = False, causal: bool = True
+    ) -> BatchMLA:
+        """Return the attention of slices of any length over spans of latents, to be planned."""
+        self._latents.add((layout, heads))
+        return BatchMLA(
+            layout,
+            num_heads=heads,
+            dtype=self._kernels.element,
+            splits=not self._kernels.batch_invariant,
+            causal=causal,
+            lse=lse,
+        )

@@ -1,0 +1,1 @@
+"""Weights on the GPU, packed for the kernels that multiply by them."""
