@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_engine.load.quantised.gguf_blocks import IQ4
+from spaninfer_engine.load.gguf.blocks import IQ4
 from spaninfer_op_reference import E2M1, E4M3_MOST, to_e4m3
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spaninfer.bench.cpu.divergence import TOKENS, logits_of, texts
 from spaninfer_engine.config import QuantizeGroup
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packing import GROUPED
+from spaninfer_engine.load.packed.packing import GROUPED
 from spaninfer_kernels_cpu import Format, Layout
 
 Array = NDArray[Any]

@@ -26,7 +26,7 @@ from spaninfer_engine.backends.grid_weights import grid_of_packing
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import Quantize, QuantizeGroup
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer

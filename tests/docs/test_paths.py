@@ -114,7 +114,11 @@ def test_dotted_names_that_a_page_mentions_are_defined(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("room", "top"),
-    [("spaninfer_engine", "serving"), ("spaninfer_engine.backends.cuda", "backend ")],
+    [
+        ("spaninfer_engine", "serving"),
+        ("spaninfer_engine.load", "checkpoint"),
+        ("spaninfer_engine.backends.cuda", "backend "),
+    ],
 )
 def test_the_layers_of_a_room_are_those_of_its_import_contract(room: str, top: str) -> None:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

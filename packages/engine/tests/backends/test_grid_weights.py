@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, grid_of_packing
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.load.packing import GRID_NAMES, packing_of
+from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.program import Program

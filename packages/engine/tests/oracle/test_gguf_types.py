@@ -12,7 +12,7 @@ from noise import rms
 from numpy.typing import NDArray
 from oracle import prompt
 from published import others_slow
-from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
+from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
 from stepping import SPAN_LEN, Model
 
 TOKENS = [token % 90 for token in prompt(12)]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cases import ALL, Case
 from spaninfer_engine.backends.cpu.ops import CpuOps
-from spaninfer_engine.load.packed import PACKED_FILE, describe_tensors, open_packed
-from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.packed.file import PACKED_FILE, describe_tensors, open_packed
+from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower

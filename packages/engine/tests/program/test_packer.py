@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 from spaninfer_engine.ops.operation import HeadRows, TakenApart, Use
 from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.spec.weight_nodes import Weight

@@ -15,7 +15,7 @@ from gguf_model import matrices, write_gguf
 from ml_dtypes import bfloat16
 from random_llama import write_model
 from spaninfer_engine.config import Quantize
-from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
+from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
 from spaninfer_engine.tools.conversion import convert
 
 # Prints by how many bytes the memory of its own grew, at the most, while the second model was

@@ -3,7 +3,7 @@ from machines import BARE, KERNELS_ALONE, ON_TURING, WITH_GPU, WITH_KERNELS, WIT
 from spaninfer_engine.backends.cuda.backend import refuse_varying
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.dtype import checkpoint_dtype
+from spaninfer_engine.load.tensors.dtype import checkpoint_dtype
 from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.startup.compute import decide_compute
 

@@ -7,7 +7,7 @@ from spaninfer_engine.backends.registry import CPU, CUDA
 from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
+from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Embedding, Head
 from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.spec.pooling_nodes import HeadLayer, LogitScore, Pool

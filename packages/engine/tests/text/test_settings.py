@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 from spaninfer_engine.errors import CheckpointError, EngineError
-from spaninfer_engine.load.folder import read_template
+from spaninfer_engine.load.folders.folder import read_template
 from spaninfer_engine.text import open_tokenizer
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.settings import NAMED, read_settings

@@ -6,7 +6,7 @@ import pytest
 from shared_data import shared_data
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.gguf_text import open_text
+from spaninfer_engine.load.gguf.text import open_text
 from spaninfer_engine.text import open_tokenizer
 from spaninfer_engine.text.bytemap import to_alphabet
 from spaninfer_engine.text.spm import as_model

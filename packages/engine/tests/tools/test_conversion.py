@@ -24,8 +24,8 @@ from spaninfer_engine.backends.cpu.packing_error import SAMPLED_PANELS
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.checkpoint import Checkpoint
-from spaninfer_engine.load.packed import PACKED_FILE, open_packed
-from spaninfer_engine.load.tensor_error import TensorError
+from spaninfer_engine.load.packed.file import PACKED_FILE, open_packed
+from spaninfer_engine.load.packed.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.packed_weights import PackedWeights

@@ -1,7 +1,7 @@
 """A backend's description of itself: the numbers it computes in, its KV formats, and its limits.
 
 What depends on the backend is a field or a method here; only files with weights packed for backend
-cpu (load/packing.py) name one.
+cpu (load/packed/packing.py) name one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spaninfer_engine.backends.start import Start, Tell
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError, UnsupportedTask
-from spaninfer_engine.load.packing import number_bits
+from spaninfer_engine.load.packed.packing import number_bits
 from spaninfer_engine.ops.bound import Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.request.logprobs import TokenLogprobs

@@ -18,7 +18,7 @@ from spaninfer_op_reference import (
     quantize_to_grid,
 )
 
-from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.ops.fuse import single
 from spaninfer_engine.ops.operation import Operation, Packable, Use
 from spaninfer_engine.ops.table import Claim, Kernel, Ops, Pack

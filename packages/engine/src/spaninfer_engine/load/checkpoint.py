@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.chat_formats import format_named
-from spaninfer_engine.load.folder import find_tokenizer, open_folder, read_template
-from spaninfer_engine.load.generation import end_ids, sampling_defaults
-from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
-from spaninfer_engine.load.llama2c import open_llama2c
-from spaninfer_engine.load.llama2c_pieces import find_pieces, read_pieces
-from spaninfer_engine.load.packed import TEXT_FILE, PackedReader
-from spaninfer_engine.load.reader import WeightReader
-from spaninfer_engine.load.wrong_kind import refuse_stand_ins
+from spaninfer_engine.load.containers.llama2c import open_llama2c
+from spaninfer_engine.load.containers.llama2c_pieces import find_pieces, read_pieces
+from spaninfer_engine.load.folders.chat_formats import format_named
+from spaninfer_engine.load.folders.folder import find_tokenizer, open_folder, read_template
+from spaninfer_engine.load.folders.generation import end_ids, sampling_defaults
+from spaninfer_engine.load.folders.hub_cache import find_model, model_name, where_to_get
+from spaninfer_engine.load.folders.wrong_kind import refuse_stand_ins
+from spaninfer_engine.load.packed.file import TEXT_FILE, PackedReader
+from spaninfer_engine.load.tensors.reader import WeightReader
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.vocab import TokenizerSource
 
@@ -126,7 +126,7 @@ def _text_of(
     if tokenizer is not None or not isinstance(reader, PackedReader):
         return tokenizer, template, special_tokens
     if (file := path / TEXT_FILE).is_file():
-        from spaninfer_engine.load.gguf_text import open_text
+        from spaninfer_engine.load.gguf.text import open_text
 
         text = open_text(file)
         template = text.chat_template if template is None else template
@@ -137,7 +137,9 @@ def _text_of(
 
 
 def _from_gguf(path: Path) -> Checkpoint:
-    from spaninfer_engine.load.gguf import open_gguf  # what reads such files takes 0.1 s to import
+    from spaninfer_engine.load.gguf.model import (
+        open_gguf,  # what reads such files takes 0.1 s to import
+    )
 
     file = open_gguf(path)
     return Checkpoint(

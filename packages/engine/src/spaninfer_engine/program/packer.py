@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol
 import numpy as np
 from spaninfer_op_reference import QuantizedWeight, WeightFormat, stack_weights
 
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 from spaninfer_engine.ops.operation import GroupedRows, Packable, TakenApart, Use
 from spaninfer_engine.ops.step import A
 from spaninfer_engine.ops.table import Ops

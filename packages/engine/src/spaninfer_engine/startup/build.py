@@ -20,13 +20,13 @@ from spaninfer_engine.backends.start import Start
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.load import Checkpoint, open_checkpoint
-from spaninfer_engine.load.dtype import checkpoint_dtype
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.load.hub_cache import find_model, model_name, where_to_get
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.folders.hub_cache import find_model, model_name, where_to_get
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
-from spaninfer_engine.load.reader import check_dtypes
+from spaninfer_engine.load.tensors.dtype import checkpoint_dtype
+from spaninfer_engine.load.tensors.reader import check_dtypes
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.operation import Use

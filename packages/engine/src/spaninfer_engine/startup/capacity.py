@@ -20,9 +20,9 @@ from spaninfer_engine.cache.memory_plan import (
 from spaninfer_engine.config import EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.load import Checkpoint
-from spaninfer_engine.load.dtype import checkpoint_dtype
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.packed.packing import as_packed
+from spaninfer_engine.load.tensors.dtype import checkpoint_dtype
 from spaninfer_engine.spec.nodes import Decoder
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.build import resolve_model

@@ -18,7 +18,7 @@ from spaninfer_engine.config import (
     EngineConfig,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packing import GROUPED, number_bits, packing_of
+from spaninfer_engine.load.packed.packing import GROUPED, number_bits, packing_of
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
 

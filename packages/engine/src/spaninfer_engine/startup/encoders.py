@@ -7,8 +7,8 @@ from pathlib import Path
 
 from spaninfer_engine.config import Decision, EngineConfig, Resolved
 from spaninfer_engine.errors import CheckpointError, ConfigError, NotBuilt
-from spaninfer_engine.load.logit_score import ScoreTokens
-from spaninfer_engine.load.sentence import read_sentence_settings
+from spaninfer_engine.load.folders.logit_score import ScoreTokens
+from spaninfer_engine.load.folders.sentence import read_sentence_settings
 from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
 from spaninfer_engine.spec.pooled import as_encoder
 from spaninfer_engine.spec.pooling_nodes import Labels, LogitScore

@@ -6,8 +6,8 @@ from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.frontend.encoder import EncoderFront
 from spaninfer_engine.frontend.parts import FrontParts
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.spec import Encoder
 from spaninfer_engine.startup.assets import open_texts
 from spaninfer_engine.startup.build import locate, resolve_model

@@ -21,7 +21,7 @@ from spaninfer_engine.cache.memory_plan import (
 from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, Model
 from spaninfer_engine.spec.pooling_nodes import LogitScore
 from spaninfer_engine.spec.tree import parameter_count, weights

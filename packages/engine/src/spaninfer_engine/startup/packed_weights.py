@@ -15,8 +15,8 @@ from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.packed import AGAIN, Contents, PackedReader, write_packed
-from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.packed.file import AGAIN, Contents, PackedReader, write_packed
+from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.ops.operation import TakenApart, UnitRows, Use
 
 Weight: TypeAlias = Packed | NDArray[Any]

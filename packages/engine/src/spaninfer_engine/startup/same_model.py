@@ -8,8 +8,8 @@ from pathlib import Path
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.spec import Model
 from spaninfer_engine.spec.tree import weights
 from spaninfer_engine.startup.build import locate, resolve_model

@@ -13,7 +13,7 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.load.packed import PackedReader
+from spaninfer_engine.load.packed.file import PackedReader
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops, Pack
 from spaninfer_engine.program.bind import bind_all

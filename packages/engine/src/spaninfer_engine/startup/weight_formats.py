@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.config import Decision
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.tensors.reader import WeightReader
 from spaninfer_engine.program.packer import PackedUse
 
 

@@ -7,10 +7,10 @@ from spaninfer_engine.backends.host_memory import available_bytes, total_bytes
 from spaninfer_engine.backends.registry import BACKENDS, CPU, CUDA
 from spaninfer_engine.config import BackendName, DType, KVDType, Quantize, QuantizeGroup, Weights
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.folder import has_weights
-from spaninfer_engine.load.hub_cache import cache_folder, find_model
+from spaninfer_engine.load.folders.folder import has_weights
+from spaninfer_engine.load.folders.hub_cache import cache_folder, find_model
+from spaninfer_engine.load.packed.tensor_error import TensorError
 from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
-from spaninfer_engine.load.tensor_error import TensorError
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.output.handle import complete
 from spaninfer_engine.request.request import Grammar

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
-from spaninfer_engine.load.hub_cache import whole_path
-from spaninfer_engine.load.llama2c_pieces import find_pieces
-from spaninfer_engine.load.packed import PACKED_FILE, TEXT_FILE, PackedReader, describe_tensors
-from spaninfer_engine.load.packing import WAY_OUT, Packing, packing_of
-from spaninfer_engine.load.tensor_error import TensorError
+from spaninfer_engine.load.containers.llama2c_pieces import find_pieces
+from spaninfer_engine.load.folders.hub_cache import whole_path
+from spaninfer_engine.load.packed.file import PACKED_FILE, TEXT_FILE, PackedReader, describe_tensors
+from spaninfer_engine.load.packed.packing import WAY_OUT, Packing, packing_of
+from spaninfer_engine.load.packed.tensor_error import TensorError
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.program.bind import bind_all, bind_packed
 from spaninfer_engine.program.lower import lower
@@ -108,7 +108,7 @@ def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packin
         return _copy_beside(checkpoint.path, folder)
     (folder / "config.json").write_text(json.dumps(dict(checkpoint.config), indent=2))
     if checkpoint.path.suffix.lower() == ".gguf":
-        from spaninfer_engine.load.gguf_text import write_text
+        from spaninfer_engine.load.gguf.text import write_text
 
         return write_text(checkpoint.path, folder / TEXT_FILE)
     pieces = find_pieces(checkpoint.path.parent, checkpoint.config["vocab_size"])

@@ -8,8 +8,8 @@ from typing import Any
 
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packed import PackedReader
-from spaninfer_engine.load.packing import as_packed
+from spaninfer_engine.load.packed.file import PackedReader
+from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer

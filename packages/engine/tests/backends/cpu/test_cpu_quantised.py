@@ -14,8 +14,8 @@ from spaninfer_engine.backends.cpu.quantised import (
     kernel_format,
     pack_quantised,
 )
+from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
-from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_kernels_cpu import Format, Packed, linear, unpack
 from spaninfer_op_reference import QuantizedWeight, dequantize_weight, stack_weights
 

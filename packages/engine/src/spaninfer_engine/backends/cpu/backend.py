@@ -23,7 +23,7 @@ from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.backends.start import Tell as StageTell
 from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.load.packing import GROUPED, packing_of
+from spaninfer_engine.load.packed.packing import GROUPED, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model

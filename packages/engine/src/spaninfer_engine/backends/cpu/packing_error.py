@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import PANEL, Packed, unpack
 
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT
-from spaninfer_engine.load.tensor_error import TensorError
+from spaninfer_engine.load.packed.tensor_error import TensorError
 
 Floats = NDArray[np.float64]
 

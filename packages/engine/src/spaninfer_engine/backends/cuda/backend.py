@@ -22,7 +22,7 @@ from spaninfer_engine.backends.start import Start, Tell
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packing import GRID_NAMES, number_bits, packing_of
+from spaninfer_engine.load.packed.packing import GRID_NAMES, number_bits, packing_of
 from spaninfer_engine.ops.bound import TEXT, Programs, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Encoder, Model

@@ -9,7 +9,7 @@ from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import HostStart, Start
 from spaninfer_engine.config import DTYPES, DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packing import GRID_NAMES, packing_of
+from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Model

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
 from spaninfer_engine.load.quantised.packed_codes import PackedCodes
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 BITS, MIDDLE, PER_WORD = 4, 8, 8
 _NIBBLE_OF_OUTPUT = (0, 4, 1, 5, 2, 6, 3, 7)

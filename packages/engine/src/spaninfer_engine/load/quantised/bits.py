@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_engine.load.quantised.threads import in_threads
+from spaninfer_engine.load.tensors.threads import in_threads
 
 WORD_BITS = 32
 

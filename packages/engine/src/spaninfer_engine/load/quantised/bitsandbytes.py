@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.load.quantised.bits import unpack_pairs
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 STATE = "weight.quant_state.bitsandbytes__"
 KINDS = ("nf4", "fp4")

@@ -14,16 +14,16 @@ import ml_dtypes
 import numpy as np
 
 from spaninfer_engine.errors import ConfigError, shown
-from spaninfer_engine.load.dtype import FLOATS, checkpoint_dtype
 from spaninfer_engine.load.quantised.awq import read_awq
 from spaninfer_engine.load.quantised.bitsandbytes import KINDS, STATE, read_4bit, read_8bit
 from spaninfer_engine.load.quantised.compressed_tensors import read_int8, read_packed
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.fp4 import read_fp4, read_mxfp4_experts
 from spaninfer_engine.load.quantised.fp8 import read_fp8
 from spaninfer_engine.load.quantised.gptq import read_gptq
 from spaninfer_engine.load.quantised.kv_scales import KV_CACHE, check_kv_scales
 from spaninfer_engine.load.quantised.module import Module
+from spaninfer_engine.load.tensors.dtype import FLOATS, checkpoint_dtype
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 Read = Callable[[Module], QuantizedEntry]
 

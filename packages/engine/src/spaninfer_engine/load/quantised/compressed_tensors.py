@@ -23,9 +23,9 @@ from spaninfer_engine.load.quantised.bits import (
     unpack_stream,
     unpack_words,
 )
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
 from spaninfer_engine.load.quantised.packed_codes import PackedCodes, codes_of_words
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 _PRESET_BITS = {"W4A16": 4, "W4A16_ASYM": 4, "W8A16": 8, "W4A8": 4, "W4AFP8": 4, "W8A8": 8}
 _KINDS = ("Linear",)

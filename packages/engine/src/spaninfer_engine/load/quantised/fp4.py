@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
 
 from spaninfer_engine.load.quantised.bits import unpack_pairs
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 NVFP4 = WeightFormat(
     "NVFP4", "table", 4, 1, 16, "e4m3", stored_bits=4.5, outer="float32", table=E2M1

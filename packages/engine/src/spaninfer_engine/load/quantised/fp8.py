@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 BLOCK = 128
 _Group = tuple[int | None, int | None]

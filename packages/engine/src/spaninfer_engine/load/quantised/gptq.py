@@ -15,9 +15,9 @@ from spaninfer_op_reference import QuantizedWeight, WeightFormat
 
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.quantised.bits import WORD_BITS, unpack_stream
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
 from spaninfer_engine.load.quantised.module import Module, group_len
 from spaninfer_engine.load.quantised.packed_codes import codes_of_words
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 BITS = (2, 3, 4, 8)
 _VERSIONS = {None: 1, "gptq": 1, "gptq_v2": 0}  # what is added to stored zeros

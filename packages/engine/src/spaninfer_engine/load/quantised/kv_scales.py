@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spaninfer_engine.errors import CheckpointError, shown
-from spaninfer_engine.load.dtype import FLOATS
+from spaninfer_engine.load.tensors.dtype import FLOATS
 
 SCALES = ("k_scale", "v_scale", "q_scale", "prob_scale", "kv_scale", "output_scale")
 ZERO_POINTS = ("k_zero_point", "v_zero_point", "q_zero_point")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import QuantizedWeight, ScaleType, WeightFormat
 
 from spaninfer_engine.errors import CheckpointError
-from spaninfer_engine.load.quantised.entry import QuantizedEntry
+from spaninfer_engine.load.tensors.quantised import QuantizedEntry
 
 Array = NDArray[Any]
 

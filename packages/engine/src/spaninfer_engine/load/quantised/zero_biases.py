@@ -4,7 +4,7 @@ where the model has none (Qwen v1).
 
 from __future__ import annotations
 
-from spaninfer_engine.load.reader import WeightReader
+from spaninfer_engine.load.tensors.reader import WeightReader
 
 _BIAS = ".bias"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from published import METHODS
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
 from spaninfer_op_reference import (
     QuantizedWeight,

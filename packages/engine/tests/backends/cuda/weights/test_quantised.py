@@ -10,9 +10,9 @@ import pytest
 from gguf_model import random_blocks
 from numpy.typing import NDArray
 from published import METHODS, Method
-from spaninfer_engine.load.packing import packing_of
+from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
+from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.load.quantised.checkpoint import with_quantised
-from spaninfer_engine.load.quantised.gguf_blocks import BLOCK_TYPES
 from spaninfer_op_reference import (
     E2M1,
     QuantizedWeight,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm
 from spaninfer_engine.backends.cuda.weights.code_words import unpack_codes
-from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.load.quantised.packed_codes import PackedCodes
 
 _CHUNK, _BLOCK = quantized_gemm.CHUNK, quantized_gemm.BLOCK_ROWS

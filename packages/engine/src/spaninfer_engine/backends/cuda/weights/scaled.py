@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.cuda.kernels.scaled_gemm import CODE_TYPES, Scaled, ScaledKind
-from spaninfer_engine.load.packing import Packing
+from spaninfer_engine.load.packed.packing import Packing
 
 COLUMN_GRAIN = 16  # columns of a weight come in this many
 _LAST = {"fp8": 448.0, "int8": 127.0}

@@ -1,0 +1,1 @@
+"""Files that hold tensors, whatever else lies beside them."""

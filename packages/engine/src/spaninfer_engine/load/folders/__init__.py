@@ -1,0 +1,1 @@
+"""Hugging Face folders: config, weights, and the files beside them."""

@@ -1,0 +1,1 @@
+"""GGUF files, read as Hugging Face would have written them."""

@@ -1,0 +1,1 @@
+"""Weights packed ahead of time for a backend."""

@@ -1,0 +1,1 @@
+"""Named arrays of a checkpoint, and what they are made of."""
