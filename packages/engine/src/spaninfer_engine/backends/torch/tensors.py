@@ -14,7 +14,11 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, rounded_layout, rounded_weights
 from spaninfer_engine.backends.host_memory import DEVICE_SHARE, HOST_SHARE, available_bytes
-from spaninfer_engine.backends.torch.devices import free_device_bytes, usable_device
+from spaninfer_engine.backends.torch.devices import (
+    free_device_bytes,
+    sum_in_float32,
+    usable_device,
+)
 from spaninfer_engine.backends.torch.states import state_cache
 from spaninfer_engine.backends.torch.upload import Uploader, fill
 from spaninfer_engine.errors import ConfigError
@@ -39,7 +43,10 @@ class TorchTensors:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._grid = grid  # that weights of GEMMs are rounded to
         self.device = usable_device(device)
-        self._uploader = Uploader(self.device) if self.device.type == "cuda" else None
+        self._uploader = None
+        if self.device.type == "cuda":
+            sum_in_float32()
+            self._uploader = Uploader(self.device)
 
     def layout(self, operator: str, argument: str) -> str:
         """Every weight lies as in the checkpoint, in this dtype; those of GEMMs may be rounded, and

@@ -18,10 +18,13 @@ MAX_ROWS = 600
 @pytest.fixture
 def products() -> Iterator[InvariantGemm]:
     """Products, with cuBLAS as it was before once the test is over."""
+    matmul = torch.backends.cuda.matmul
+    names = [f"allow_{dtype}_reduced_precision_reduction" for dtype in ("bf16", "fp16")]
+    before = [(getattr(matmul, name), getattr(matmul, f"{name}_split_k")) for name in names]
     yield InvariantGemm()
     torch.backends.cuda.preferred_blas_library("default")
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
+    for name, allowed in zip(names, before, strict=True):
+        setattr(matmul, name, allowed)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
