@@ -31,14 +31,23 @@ EXPERTS, CHOSEN = 40, 3
 
 def test_the_variant_carries_the_tile_and_the_gate():
     variant = grouped.variant_for(
-        General(8, 4), ml_dtypes.bfloat16, 40, "clamped_swiglu", gathers=True
+        General(8, 4), ml_dtypes.bfloat16, 40, "clamped_swiglu", gathers=True, shared=2
     )
 
     assert str(variant) == (
-        "grouped_general[ACT=clamped_swiglu EXPERTS=64 GATED=1 GATHERS=1 STAGES=4 T=bfloat16 "
-        "TOKENS=8]"
+        "grouped_general[ACT=clamped_swiglu EXPERTS=64 GATED=1 GATHERS=1 ROUTED=38 SHARED=2 "
+        "STAGES=4 T=bfloat16 TOKENS=8]"
     )
     assert "sm_75" not in variant.architectures
+
+
+def test_layers_without_shared_experts_have_one_variant():
+    some, more = (
+        grouped.variant_for(General(8, 4), np.float16, experts, gathers=True)
+        for experts in (33, 64)
+    )
+
+    assert some == more
 
 
 def test_tma_and_wgmma_are_for_hopper_alone():

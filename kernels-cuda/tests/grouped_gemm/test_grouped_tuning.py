@@ -182,6 +182,7 @@ def test_no_rows_are_no_launch():
     [
         (Shape(8, 1, 0, 64, 64), "0 experts; at least 1, at most 1024"),
         (Shape(8, 9, 8, 64, 64), "9 experts chosen of 8"),
+        (Shape(8, 2, 8, 64, 64, shared=2), "2 experts are shared; .* fewer than the 2 chosen"),
         (Shape(8, 1, 8, 72, 64), "72 rows; a multiple of 16"),
         (Shape(8, 1, 8, 64, 12), "rows have 12 elements; a multiple of 8"),
         (Shape(2**28, 1, 8, 2**20, 64), "too many for one launch"),

@@ -145,7 +145,7 @@ def prepare(
         tile or choose(shape, gpu.arch, gpu.shared_bytes, gathers=gathers),
         cache or user_cache(),
     )
-    variant = variant_for(tile, dtype, shape.experts, gate, gathers=gathers)
+    variant = variant_for(tile, dtype, shape.experts, gate, gathers=gathers, shared=shape.shared)
     compiled = compile_variant(variant, gpu.arch, cache)
     sorts = gathers and isinstance(tile, Prompt) and not tile.gathers
     grid = launch(shape, tile, gpu.sm_count)
@@ -205,11 +205,12 @@ def prepare_quantized(
     if isinstance(tile, CodedHopper):
         signature, variant = (
             GROUPED_CODED_HOPPER,
-            coded_hopper_variant(tile, *kinds, gathers=gathers),
+            coded_hopper_variant(tile, *kinds, gathers=gathers, shared=shape.shared),
         )
         grid = launch_coded_hopper(shape, tile, format, gpu.sm_count)
     else:
-        signature, variant = GROUPED_CODED, coded_variant(tile, *kinds, gathers=gathers)
+        signature = GROUPED_CODED
+        variant = coded_variant(tile, *kinds, gathers=gathers, shared=shape.shared)
         grid = launch_coded(shape, tile, format, gpu.sm_count)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)

@@ -14,7 +14,7 @@ from spaninfer_kernel_launch import (
 
 from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, choose_coded
 from spaninfer_kernels_cuda.grouped_gemm.kernels import GROUPED_CODED
-from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, padded_experts
+from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, expert_macros
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, code_macros
 
 _HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
@@ -32,13 +32,20 @@ SOURCE = Source(
 
 
 def coded_variant(
-    tile: Coded, format: QuantizedFormat, dtype: object, experts: int, gate: str, *, gathers: bool
+    tile: Coded,
+    format: QuantizedFormat,
+    dtype: object,
+    experts: int,
+    gate: str,
+    *,
+    gathers: bool,
+    shared: int = 0,
 ) -> Variant:
     """Return the variant for `tile`, a format and elements of `dtype`; `gate` is "" for none."""
     macros, architectures = code_macros(format, dtype)
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups, "STAGES": tile.stages}
     macros |= {"FOLD": tile.fold, "GATED": bool(gate), "ACT": gate}
-    macros |= {"EXPERTS": padded_experts(experts), "GATHERS": gathers}
+    macros |= expert_macros(experts, shared) | {"GATHERS": gathers}
     return Variant.of("grouped_coded", SOURCE, macros, architectures)
 
 

@@ -15,7 +15,7 @@ from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import (
     choose_coded_hopper,
 )
 from spaninfer_kernels_cuda.grouped_gemm.kernels import GROUPED_CODED_HOPPER
-from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, padded_experts
+from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, expert_macros
 from spaninfer_kernels_cuda.quantized_gemm import QuantizedFormat, code_macros
 
 _HEADERS = (
@@ -50,13 +50,14 @@ def coded_hopper_variant(
     gate: str,
     *,
     gathers: bool,
+    shared: int = 0,
 ) -> Variant:
     """Return the variant for `tile`, a format and elements of `dtype`; `gate` is "" for none."""
     macros, _ = code_macros(format, dtype)
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups, "BLOCKS": tile.blocks}
     macros |= {"STAGES": tile.stages, "WGMMA": tile.wgmma, "BATCH": tile.batch}
     macros |= {"OF_SM": tile.of_sm, "FOLD": tile.fold, "GATED": bool(gate), "ACT": gate}
-    macros |= {"EXPERTS": padded_experts(experts), "GATHERS": gathers}
+    macros |= expert_macros(experts, shared) | {"GATHERS": gathers}
     return Variant.of("grouped_coded_hopper", SOURCES[tile.wgmma], macros, ("sm_90a",))
 
 

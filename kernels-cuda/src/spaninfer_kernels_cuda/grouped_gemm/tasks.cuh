@@ -6,13 +6,18 @@
 // memory. A warp then finds a task by comparing its number with 32 of the prefix at a time
 // (ballot). An expert without rows has no tiles, and is never found.
 //
-// Macros: EXPERTS (a multiple of 32; those beyond the last one have no rows).
+// Experts that all tokens share have the most rows, and are the last ones of `ends`: their tasks
+// come first, so that no block is left with the longest when the others have none.
+//
+// Macros: EXPERTS (a multiple of 32; those beyond the last one have no rows), SHARED (how many are
+//         shared), ROUTED (the others, where some are shared).
 //
 // Needs reduce.cuh.
 
 constexpr int kExpertGroups = EXPERTS / kWarp;
 
-// Aligned, so that what compilers load beside a number is shared memory, too.
+// By place in the order of tasks. Aligned, so that what compilers load beside a number is shared
+// memory, too.
 struct alignas(16) Experts {
   int row_ends[EXPERTS], tile_ends[EXPERTS], tiles_of_group[kExpertGroups];
 
@@ -24,29 +29,35 @@ struct Task {
   int expert, tile, first, count;  // count rows of the sorted ones, from `first` on
 };
 
+// The expert at a place in the order of tasks.
+__device__ __forceinline__ int expert_at(int place) {
+  return place < SHARED ? ROUTED + place : place - SHARED;
+}
+
 // Counts the tiles of kRows rows; all kThreads threads of the block must call it.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int experts) {
   const int lane = threadIdx.x % kWarp;
   for (int group = threadIdx.x / kWarp; group < kExpertGroups; group += kThreads / kWarp) {
-    const int expert = group * kWarp + lane;
-    const int end = ends[min(expert, experts - 1)];
-    const int begin = expert > 0 ? ends[min(expert, experts) - 1] : 0;
-    int tiles = (end - begin + kRows - 1) / kRows;
+    const int place = group * kWarp + lane;
+    const int expert = expert_at(min(place, experts - 1));
+    const int end = ends[expert];
+    const int begin = expert > 0 ? ends[expert - 1] : 0;
+    int tiles = place < experts ? (end - begin + kRows - 1) / kRows : 0;
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
       const int before = __shfl_up_sync(0xffffffffu, tiles, step);
       if (lane >= step) tiles += before;
     }
-    all.row_ends[expert] = end;
-    all.tile_ends[expert] = tiles;
+    all.row_ends[place] = end;
+    all.tile_ends[place] = tiles;
     if (lane == kWarp - 1) all.tiles_of_group[group] = tiles;
   }
   __syncthreads();
-  for (int expert = threadIdx.x; expert < EXPERTS; expert += kThreads) {
+  for (int place = threadIdx.x; place < EXPERTS; place += kThreads) {
     int before = 0;
-    for (int group = 0; group < expert / kWarp; ++group) before += all.tiles_of_group[group];
-    all.tile_ends[expert] += before;
+    for (int group = 0; group < place / kWarp; ++group) before += all.tiles_of_group[group];
+    all.tile_ends[place] += before;
   }
   __syncthreads();
 }
@@ -58,22 +69,24 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
 template <int kRows, int kTogether, int kShare = 0>
 __device__ __forceinline__ Task find_task(const Experts& all, int number, int across) {
   const int tile = number / across;
-  int expert = 0;
+  int place = 0;
 #pragma unroll
   for (int first = 0; first < EXPERTS; first += kWarp) {
     const bool is_before = all.tile_ends[first + threadIdx.x % kWarp] <= tile;
-    expert += __popc(__ballot_sync(0xffffffffu, is_before));
+    place += __popc(__ballot_sync(0xffffffffu, is_before));
   }
-  const int before = expert > 0 ? all.tile_ends[expert - 1] : 0;
+  const int before = place > 0 ? all.tile_ends[place - 1] : 0;
   const int band = (tile - before) / kTogether * kTogether;  // the first tile of those side by side
-  const int beside = min(kTogether, all.tile_ends[expert] - before - band);
-  const int place = number - (before + band) * across;
-  const int begin = expert > 0 ? all.row_ends[expert - 1] : 0, end = all.row_ends[expert];
+  const int beside = min(kTogether, all.tile_ends[place] - before - band);
+  const int within = number - (before + band) * across;
+  // The rows of the first shared expert follow those of the last place.
+  const int end = all.row_ends[place];
+  const int begin = place == SHARED ? 0 : all.row_ends[(place > 0 ? place : EXPERTS) - 1];
   int rows = kRows;
   if constexpr (kShare > 0) {
-    const int shares = (all.tile_ends[expert] - before) * kShare;
+    const int shares = (all.tile_ends[place] - before) * kShare;
     rows = (end - begin + shares - 1) / shares * kShare;
   }
-  const int first = begin + (band + place % beside) * rows;
-  return {expert, place / beside, first, min(rows, end - first)};
+  const int first = begin + (band + within % beside) * rows;
+  return {expert_at(place), within / beside, first, min(rows, end - first)};
 }

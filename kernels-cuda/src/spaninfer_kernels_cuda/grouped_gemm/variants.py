@@ -27,9 +27,9 @@ from spaninfer_kernels_cuda.grouped_gemm.tuning import (
     Prompt,
     Stream,
     Tile,
+    expert_macros,
     fill_prompt,
     fill_stream,
-    padded_experts,
 )
 
 _HEADERS = ("types.cuh", "reduce.cuh", "mma.cuh", "copy.cuh", "overlap.cuh", "activate.cuh")
@@ -86,15 +86,24 @@ SORT_VARIANT = Variant.of(
 
 
 def variant_for(
-    tile: Tile, dtype: object, experts: int, gate: Gate | None = None, *, gathers: bool
+    tile: Tile,
+    dtype: object,
+    experts: int,
+    gate: Gate | None = None,
+    *,
+    gathers: bool,
+    shared: int = 0,
 ) -> Variant:
-    """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16."""
+    """Return the variant for `tile` and elements of `dtype`, float16 or bfloat16.
+
+    Of `experts` the last `shared` ones have all tokens.
+    """
     element = element_of(dtype)
     if element.itemsize != 2:
         raise DTypeError(f"no kernel for elements of type {np.dtype(dtype)}; 16-bit floats only")  # type: ignore[call-overload]
     macros: dict[str, str | int | bool] = {
         "T": element.name,
-        "EXPERTS": padded_experts(experts),
+        **expert_macros(experts, shared),
         "STAGES": tile.stages,
         "GATED": gate is not None,
         "ACT": function_of(gate),
@@ -157,5 +166,8 @@ VARIANTS: tuple[Variant, ...] = (
     *coded_variants(),
     *coded_hopper_variants(),
     *(variant_for(TILES[2], np.float16, _EXPERTS, gate, gathers=True) for gate in GATES[1:]),
+    *(variant_for(tile, np.float16, _EXPERTS, gathers=False, shared=2) for tile in TILES),
 )
-"""Every tile with both element types, of sorted rows and of gathered ones; and every gate."""
+"""Every tile with both element types, of sorted rows and of gathered ones; every gate; and every
+tile with shared experts.
+"""

@@ -236,7 +236,7 @@ def prepare(
         products = _few_products(shape, formats, act=act, dtype=dtype, gpu=gpu, cache=cache)
         few = _Few(products, _norm(shape, dtype, gpu, cache) if with_norm else None)
     else:
-        kind = _Kind(experts, act, dtype, batch_invariant, formats)
+        kind = _Kind(experts, options.shared, act, dtype, batch_invariant, formats)
         grouped = _products(shape, kind, gpu, cache)
         added = combine.prepare(shape, dtype=dtype, gpu=gpu, norm=with_norm, cache=cache)
         many = _Sorted(grouped, added)
@@ -275,6 +275,7 @@ class _Kind(NamedTuple):
     """What the GEMMs of a layer have in common, for any number of tokens."""
 
     experts: int
+    shared: int  # of them
     act: Gate
     dtype: object
     batch_invariant: bool
@@ -288,7 +289,9 @@ def _products(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -
         outputs: int, inner: int, gate: Gate | None, format: QuantizedFormat | None
     ) -> grouped_gemm.PreparedProduct:
         pairs = shape.tokens * shape.top_k
-        sizes = grouped_gemm.Shape(pairs, shape.top_k, kind.experts, outputs, inner)
+        sizes = grouped_gemm.Shape(
+            pairs, shape.top_k, kind.experts, outputs, inner, shared=kind.shared
+        )
         some = replace(sizes, rows=_INVARIANT_ROWS * kind.experts)
         chooses = some if kind.batch_invariant else sizes
         common: Any = {
