@@ -11,9 +11,9 @@ import pytest
 from assembly import Target, lowered
 from numba import types
 from processes import printed_by
-from spaninfer_kernels_cpu import Format, IsaLevelError
+from spaninfer_kernels_cpu import Format, IsaLevelError, MicroKernels
 from spaninfer_kernels_cpu.codegen import isa_level
-from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS, choose
+from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS, Core, choose, core_of
 from spaninfer_kernels_cpu.gemm.micro_kernel import (
     k_blocks,
     medium_tile,
@@ -124,8 +124,9 @@ def test_eight_rows_of_int4_are_one_tile_where_registers_have_512_bits():
     tiles = {}
     for level in ISA_LEVELS:
         for kind in KINDS:
-            few = small_tile(*micro_kernels(Format(kind), rounded=False, level=level))
-            tiles[level.name, kind] = few.rows, medium_tile(few).rows
+            format = Format(kind)
+            few = small_tile(*micro_kernels(format, rounded=False, level=level))
+            tiles[level.name, kind] = few.rows, medium_tile(few, format, level).rows
 
     assert {case for case, (few, some) in tiles.items() if some > few} == {
         (level.name, "int4") for level in ISA_LEVELS if "avx512f" in level.needs
@@ -147,19 +148,45 @@ def test_every_isa_level_has_a_gemm_of_its_own_for_some_kind():
     }
 
 
+@pytest.mark.parametrize("kind", ["int4", "int8", "bfloat16", "int6"])
+def test_paced_cores_go_over_a_panel_once_where_groups_cut_it(kind):
+    format = Format(kind, 32 if Format(kind).is_quantised else None)
+    for level in ISA_LEVELS:
+        for core in (Core(), Core(paced=True)):
+            micro = MicroKernels.of(format, rounded=False, level=replace(level, core=core))
+
+            is_paced = core.paced and level.blocks > 2 and not micro.one.by_tiles
+            assert (micro.medium.at_once > 0) == is_paced
+            assert not is_paced or micro.medium.rows == 2 * micro.small.rows
+
+
+def test_what_suits_a_core_follows_from_its_name():
+    assert core_of(ZEN_4 | {"znver4"}) == Core(ahead=0, expanded_rows=3)
+    assert core_of(ZEN_4 | {"znver5"}).paced
+    assert core_of(SAPPHIRE_RAPIDS | {"sapphirerapids"}) == Core()
+
+
+def test_a_row_whose_scale_is_one_is_not_cut():
+    (level,) = (each for each in ISA_LEVELS if each.name == "avx512_vnni")
+
+    level = replace(level, core=Core(paced=True))
+
+    assert MicroKernels.of(Format("int8"), rounded=False, level=level).medium.at_once == 0
+
+
 def test_cores_that_read_streams_themselves_ask_for_planes_alone():
     asked = {}
     for level in ISA_LEVELS:
-        for prefetches in (True, False):
-            here = replace(level, prefetches=prefetches)
+        for ahead in (0, 4096):
+            here = replace(level, core=Core(ahead=ahead))
             for bits in ("int4", "int6", "bfloat16"):
                 one, _ = micro_kernels(Format(bits), rounded=False, level=here)
-                asked[level.name, bits, prefetches] = one.ahead, one.far
+                asked[level.name, bits, ahead] = one.ahead, one.far
 
-    assert {asked[name, bits, False] for name, bits, _ in asked if bits == "int4"} == {(0, False)}
-    assert asked["avx512_vnni", "int6", False] == (8192, True)
-    assert asked["avx512_vnni", "int6", True] == asked["avx512_vnni", "int4", True] == (4096, False)
-    assert {asked["avx2", bits, True] for bits in ("int4", "int6", "bfloat16")} == {(0, False)}
+    assert {asked[name, bits, 0] for name, bits, _ in asked if bits == "int4"} == {(0, False)}
+    assert asked["avx512_vnni", "int6", 0] == (8192, True)
+    assert asked["avx512_vnni", "int6", 4096] == asked["avx512_vnni", "int4", 4096] == (4096, False)
+    assert {asked["avx2", bits, 4096] for bits in ("int4", "int6", "bfloat16")} == {(0, False)}
 
 
 PUBLISHED = {  # codes: six seconds each where instructions are emulated

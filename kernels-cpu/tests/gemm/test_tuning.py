@@ -22,7 +22,7 @@ def times(found, **factors):
     by_name = {each.name: dict.fromkeys(ROWS, 1.0) for each in found}
     for number, (few, many) in factors.items():
         name = found[int(number[1:])].name
-        by_name[name] = {1: few, 4: few, 64: many}
+        by_name[name] = {1: few, 4: few, 8: few, 64: many}
     return by_name
 
 
@@ -70,7 +70,7 @@ def test_a_gain_within_the_margin_is_none():
 def test_what_is_slower_with_one_row_is_not_chosen_for_being_faster_with_four():
     found = of(Format("int8", 32), "avx2")
     seconds = times(found)
-    seconds[found[1].name] = {1: 1.1, 4: 0.3, 64: 1.0}
+    seconds[found[1].name] = {1: 1.1, 4: 0.3, 8: 0.3, 64: 1.0}
 
     assert choose(found, seconds).few == found[0]
 
@@ -81,8 +81,8 @@ def test_a_kernel_is_not_faster_than_itself():
     tile = found[-1]
     assert "tile" in tile.name
     seconds = times(found)
-    seconds[prefetch.name] = {1: 1.0, 4: 1.0, 64: 0.5}  # of the default's kernel for many
-    seconds[tile.name] = {1: 0.5, 4: 0.5, 64: 1.0}  # and for few
+    seconds[prefetch.name] = {1: 1.0, 4: 1.0, 8: 1.0, 64: 0.5}  # of the default's kernel for many
+    seconds[tile.name] = {1: 0.5, 4: 0.5, 8: 0.5, 64: 1.0}  # and for few
 
     choice = choose(found, seconds)
 
@@ -95,8 +95,8 @@ def test_a_gain_is_larger_than_what_times_of_one_kernel_differ_by(other, expecte
     prefetch = next(each for each in found if "to L2" in each.name)
     tile = found[-1]
     seconds = times(found)
-    seconds[prefetch.name] = {1: 1.0, 4: 1.0, 64: other}  # of the default's kernel for many
-    seconds[tile.name] = {1: 1.0, 4: 1.0, 64: 0.8}
+    seconds[prefetch.name] = {1: 1.0, 4: 1.0, 8: 1.0, 64: other}  # of the default's kernel for many
+    seconds[tile.name] = {1: 1.0, 4: 1.0, 8: 1.0, 64: 0.8}
 
     assert choose(found, seconds).many == (tile if expected else found[0])
 

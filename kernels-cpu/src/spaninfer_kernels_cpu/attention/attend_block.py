@@ -11,9 +11,11 @@ arithmetic free of special values, and slots that no query may see are never rea
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.attention.attention_plan import MAX_QUERIES
@@ -24,10 +26,10 @@ from spaninfer_kernels_cpu.attention.kv_tile import (
     widen_values,
 )
 from spaninfer_kernels_cpu.attention.spans import CacheArrays, place_of
+from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import (
     device_function,
-    device_function_with,
     host_device_function,
 )
 from spaninfer_kernels_cpu.codegen.elements import (
@@ -42,6 +44,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
+from spaninfer_kernels_cpu.codegen.vectors import intrinsic
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
 Floats = NDArray[np.float32]
@@ -53,8 +56,6 @@ _CACHE_LINE = 64
 _PART_GRID = 2 * STEP_BYTES  # zeros and scales of 64 keys
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
-
-_REORDER = {"contract", "reassoc", "nsz", "arcp"}  # sums may go by lanes; NaN and inf still hold
 
 
 class Softmax(NamedTuple):
@@ -298,10 +299,25 @@ def _soften_row(
     if softmax.biases != 0:
         _add_biases(scores, task.head + n % task.num_heads, first - now, softmax)
     _weigh(n, first, stop, scratch)
-    for j in range(first):
-        row[j] = 0
-    for j in range(stop, count):
-        row[j] = 0
+    _keep(scratch.scores + n * STEP_BYTES, first, stop, _ZERO)
+
+
+@intrinsic
+def _keep(_context: Any, _scores: Any, _first: Any, _stop: Any, _other: Any) -> Any:
+    """Write `other` over the 64 float32 at an address, but for those from `first` to `stop`."""
+
+    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        scores, first, stop, other = arguments
+        low, high = (v.splat(b, b.trunc(bound, v.I32)) for bound in (first, stop))
+        for block in range(PANEL // LANES):
+            place = v.at(b, scores, BLOCK_BYTES * block)
+            lanes = ir.Constant(v.I32X16, list(range(LANES * block, LANES * (block + 1))))
+            is_kept = b.and_(b.icmp_signed("<=", low, lanes), b.icmp_signed("<", lanes, high))
+            kept = b.select(is_kept, v.load(b, v.F32X16, place), v.splat(b, other))
+            v.store(b, kept, place)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3, types.float32), emit
 
 
 @device_function
@@ -312,11 +328,10 @@ def _weigh(n: int, first: int, stop: int, scratch: Scratch) -> None:
     without branches, and a row has the same sums however it is masked: what is hidden adds 1e-38 to
     a total that is 1 or more.
     """
-    scores = floats_at(scratch.scores + n * STEP_BYTES, PANEL)
-    for j in range(first):
-        scores[j] = NOTHING_SEEN
-    for j in range(stop, PANEL):
-        scores[j] = NOTHING_SEEN
+    at = scratch.scores + n * STEP_BYTES
+    scores = floats_at(at, PANEL)
+    if stop - first < PANEL:
+        _keep(at, first, stop, NOTHING_SEEN)
     before = read(FLOAT32, scratch.peak, n)
     largest = scores[0]
     for j in range(PANEL):
@@ -327,7 +342,7 @@ def _weigh(n: int, first: int, stop: int, scratch: Scratch) -> None:
     kept = exp(before - peak)
     write(FLOAT32, scratch.peak, n, peak)
     write(FLOAT32, scratch.kept, n, kept)
-    write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(scores))
+    write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(at))
 
 
 @device_function
@@ -339,9 +354,18 @@ def _add_biases(scores: Floats, head: int, distance: int, softmax: Softmax) -> N
         scores[j] += biases[reach + larger(-reach, smaller(reach, distance + j))]
 
 
-@device_function_with(fastmath=_REORDER)
-def _total(scores: Floats) -> np.float32:
-    total = _ZERO
-    for j in range(PANEL):
-        total += scores[j]
-    return total
+@intrinsic
+def _total(_context: Any, _scores: Any) -> Any:
+    """Return the sum of the 64 float32 at an address, by lanes first; a loop stays scalar."""
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        places = [v.at(b, arguments[0], BLOCK_BYTES * block) for block in range(PANEL // LANES)]
+        sums = [v.load(b, v.F32X16, place) for place in places]
+        while len(sums) > 1:
+            sums = [b.fadd(*pair) for pair in zip(sums[::2], sums[1::2], strict=True)]
+        (lanes,) = sums
+        while lanes.type.count > 1:
+            lanes = b.fadd(*v.halves(b, lanes))
+        return b.extract_element(lanes, v.I32(0))
+
+    return types.float32(types.int64), emit

@@ -32,6 +32,22 @@ Bf16Dot = Literal["bfdot", "vdpbf16ps"]
 
 
 @dataclass(frozen=True, slots=True)
+class Core:
+    """What suits the cores of a CPU, whatever instructions they have; defaults are of Intel's.
+
+    ahead          bytes ahead that rows of few tokens ask for weights; 0: not at all
+    rows           rows of a tile that is as wide as a panel
+    expanded_rows  the same of one that multiplies by codes expanded to bytes
+    paced          five to eight rows go over a panel once, at an even pace, instead of twice
+    """
+
+    ahead: int = 4096
+    rows: int = 6
+    expanded_rows: int = 4
+    paced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class IsaLevel:
     """A set of instructions, and what kernels make of it.
 
@@ -41,8 +57,7 @@ class IsaLevel:
     in `tiles` take those of AMX instead (`amx_tile`), and of those in `tiles_of_rows` if an output
     has one scale: then sums of tiles leave them once, not after every group of channels. With
     `expands`, many rows of other codes take those of bfloat16, or codes of fewer than 8 bits become
-    bytes with fewer scales. `prefetches`: rows of few tokens ask for weights in advance, unless the
-    CPU has its `STREAMING` name; it makes no other level.
+    bytes with fewer scales. `core` follows from the CPU's name, and makes no other level.
     """
 
     name: str
@@ -55,7 +70,7 @@ class IsaLevel:
     slow_on: frozenset[str] = frozenset()
     rows: int = 6
     blocks: int = 1
-    prefetches: bool = field(default=True, compare=False)
+    core: Core = field(default=Core(), compare=False)
 
     @property
     def wide_dot(self) -> ByteDot:
@@ -66,9 +81,13 @@ class IsaLevel:
 PERMITTED = "tiles-permitted"
 """Not an LLVM feature: the system lets this process use tiles."""
 
-STREAMING = frozenset({"znver4", "znver5"})
-"""LLVM's names of CPUs that read memory faster by themselves than by prefetch into the L1 cache:
-one row of Q4_0 at 28 GB/s instead of 15, of Q4_K at 24 instead of 14 (one core of a Zen 4)."""
+CORES = {
+    "znver4": Core(ahead=0, expanded_rows=3),
+    "znver5": Core(ahead=8192, rows=4, paced=True),
+}
+"""By LLVM's names of CPUs. A Zen 4 reads memory faster by itself than by prefetch into the L1
+cache: one row of Q4_0 at 28 GB/s instead of 15, of Q4_K at 24 instead of 14 (one core). A Zen 5
+does not: Q4_K 18 GB/s, with prefetch 29; Q4_0 31 both ways; bfloat16 37 and 44 (one core)."""
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512_VNNI = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512vnni"}
@@ -142,7 +161,13 @@ def possible_levels() -> tuple[IsaLevel, ...]:
 
 def _as_here(level: IsaLevel) -> IsaLevel:
     """Return a level as this CPU computes best."""
-    return replace(level, prefetches=not STREAMING & features())
+    return replace(level, core=core_of(features()))
+
+
+def core_of(features: frozenset[str]) -> Core:
+    """Return what suits the CPU whose name is among the features."""
+    named = [core for name, core in CORES.items() if name in features]
+    return named[0] if named else Core()
 
 
 def choose(levels: tuple[IsaLevel, ...], features: frozenset[str], forced: str | None) -> IsaLevel:

@@ -25,9 +25,9 @@ from spaninfer_kernels_cpu.gemm.code_scales import expand_scales, group_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE, Unit, codes_of
 from spaninfer_kernels_cpu.gemm.dot_product import DOTS
 from spaninfer_kernels_cpu.gemm.micro_kernel import EXPANDED, EXPANDED_GROUP, MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_records import record_parts
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import packed_tuple, tuple_of, unpacked_tuple
-from spaninfer_kernels_cpu.gemm.tile_gemm import record_parts
 from spaninfer_kernels_cpu.quantisation.codes import Codes
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, PANEL, STEP_BYTES
 

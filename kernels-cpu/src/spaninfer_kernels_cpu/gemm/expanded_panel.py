@@ -36,8 +36,8 @@ from spaninfer_kernels_cpu.gemm.code_scales import expand_scales, group_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE, Unit, codes_of
 from spaninfer_kernels_cpu.gemm.dot_product import DOTS
 from spaninfer_kernels_cpu.gemm.micro_kernel import SQUARE_ROWS, MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_records import record_parts
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
-from spaninfer_kernels_cpu.gemm.tile_gemm import record_parts
 from spaninfer_kernels_cpu.quantisation.codes import UNIT, Codes
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, STEP_BYTES
 

@@ -25,7 +25,6 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import (
     MicroKernel,
     MicroKernels,
     k_blocks,
-    medium_tile,
     rows_per_task,
 )
 from spaninfer_kernels_cpu.gemm.prepare_activations import (
@@ -235,8 +234,7 @@ def _kernel(micro: MicroKernels, activation: Activation) -> Kernel:
 
 
 def _tiles(micro: MicroKernels, activation: Activation) -> GemmTiles:
-    one, small, many = micro.one, micro.small, micro.many
-    return GemmTiles(one, small, medium_tile(small), many, activation)
+    return GemmTiles(micro.one, micro.small, micro.medium, micro.many, activation)
 
 
 @cache

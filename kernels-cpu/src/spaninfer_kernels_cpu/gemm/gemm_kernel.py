@@ -23,9 +23,10 @@ from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm import expanded_panel
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
 from spaninfer_kernels_cpu.gemm.micro_kernel import EXPANDED_ABOVE, MOST_ROWS, MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_records import row_record_bytes
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
-from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply, row_record_bytes
+from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
     Ending,
     end_tile,

@@ -36,11 +36,11 @@ ROWS_PER_TASK = 192  # a multiple of every tile's rows; their activations stay b
 MOST_ROWS = 256  # of a task that multiplies by tiles, or by expanded codes
 EXPANDED_GROUP = 128  # channels that share a scale where codes are expanded to bytes
 EXPANDED_CHANNELS = 1024  # of a part of a panel of such bytes: 66 KB
-EXPANDED_ROWS = 3  # of a tile: its sums of both kinds stay in registers
 EXPANDED_ABOVE = 32  # rows: a panel is expanded in the time in which 15 are multiplied (Zen 4)
 BESIDE = 1 << 20  # bytes of the second cache for activations
 K_BLOCK_BYTES = BESIDE // 128
 FINISHED_ROWS = 4
+PACED_BLOCKS = 2
 LINE_ROWS, LINE_BLOCKS = TILE_ROWS, PANEL // LANES
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
@@ -61,7 +61,8 @@ class MicroKernel(Constant):
     two bfloat16; "expanded tiles" bfloat16, to which codes are expanded (`expanded_panel`);
     "expanded bytes" codes of 8 bits in larger groups, as weights are then (`expanded_bytes`).
     Weights `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is
-    not at all. `codes` are None of numbers; `unpacked` ones lie as products take them.
+    not at all. `codes` are None of numbers; `unpacked` ones lie as products take them. With
+    `at_once` blocks at once, sums are in memory (`paced_tile`).
     """
 
     kind: Kind
@@ -72,6 +73,12 @@ class MicroKernel(Constant):
     codes: Codes | None = None
     unpacked: bool = False
     far: bool = False
+    at_once: int = 0
+
+    @property
+    def part(self) -> MicroKernel:
+        """The micro-kernel for as many blocks as are multiplied at once, of `paced_tile`."""
+        return replace(self, blocks=self.at_once, at_once=0)
 
     @property
     def by_tiles(self) -> bool:
@@ -114,7 +121,7 @@ class MicroKernel(Constant):
     def unpacking(self) -> MicroKernel:
         """The micro-kernel that multiplies by unpacked blocks, or by expanded panels."""
         if self.expands_to_bytes:
-            return MicroKernel("codes", "vnni512", EXPANDED_ROWS, PANEL // LANES, codes=EXPANDED)
+            return MicroKernel("codes", "vnni512", self.rows, PANEL // LANES, codes=EXPANDED)
         return replace(self, rows=SMALL_TILE_ROWS, ahead=0, unpacked=True)
 
     @property
@@ -169,6 +176,16 @@ class MicroKernel(Constant):
     def record_groups(self) -> int:
         """Groups whose scales lie together."""
         return 1 if self.codes is None else self.codes.record_groups
+
+    @property
+    def groups_at_once(self) -> int:
+        """Groups that share a unit."""
+        return 1 if self.codes is None or not self.codes.halves else 2
+
+    @property
+    def block_scales(self) -> int:
+        """Bytes of what inner scales of a block stand for, and minimums."""
+        return self.scales_room.num_bytes // self.blocks
 
     @property
     def code_bits(self) -> int:
@@ -235,13 +252,15 @@ def micro_kernels(
     if level.expands == "tiles" and codes is not None and codes.activation_bits <= 8:
         return one, MicroKernel(kind, "expanded tiles", SQUARE_ROWS, SQUARE_BLOCKS, codes=codes)
     if level.expands == "bytes" and _gains_by_bytes(format):
-        return one, MicroKernel(kind, "expanded bytes", 2 * EXPANDED_ROWS, one.blocks, codes=codes)
+        rows = level.core.expanded_rows
+        return one, MicroKernel(kind, "expanded bytes", rows, one.blocks, codes=codes)
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight. Narrow ones have
     # not: 151, 140 and 131 of 512 rows with four, six and eight.
-    rows, blocks = level.rows, level.blocks
+    blocks = level.blocks
+    rows = level.rows if blocks == 1 else level.core.rows
     if isa_path == "madd":  # multiplies 256 bits at a time, whatever the level's registers hold
         blocks = 1
     if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
@@ -259,15 +278,15 @@ def _prefetch(kind: Kind, codes: Codes | None, level: IsaLevel) -> tuple[int, bo
     A core with AVX-512 looks some 500 instructions ahead, 5 KB of bfloat16 or int4. Asking for what
     comes 4 KB later takes 18 % off one row of bfloat16, 15 off int4, 11 off int8, and 26, 18 and 10
     off eight rows; 2 and 8 KB about as much, 1 KB half (two cores of a Xeon). With AVX2 (EPYC Zen
-    3) the instructions cost more than they bring, and so it is on `STREAMING` CPUs, but for codes
+    3) the instructions cost more than they bring, and so it is on a Zen 4 (`CORES`), but for codes
     of several planes, whose words are not read in order: one row of Q6_K reads 18 GB/s with the
     prefetch that is furthest, 8 without one (one core of a Zen 4). float32 is what attention
     multiplies, in the nearest cache.
     """
     if level.blocks == 1 or kind == "float32":
         return 0, False
-    if level.prefetches:
-        return AHEAD, False
+    if level.core.ahead > 0:
+        return level.core.ahead, False
     has_planes = codes is not None and not codes.is_paired and len(codes.planes) > 1
     return (2 * AHEAD, True) if has_planes else (0, False)
 
@@ -333,22 +352,25 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
     if one.by_tiles:
         return one
     blocks = one.blocks if many.blocks > 1 else 1
-    return replace(one, rows=min(SMALL_TILE_ROWS, many.rows), blocks=blocks)
+    rows = SMALL_TILE_ROWS if many.expands else min(SMALL_TILE_ROWS, many.rows)
+    return replace(one, rows=rows, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroKernels:
-    """The micro-kernels of a GEMM: for one row, for a few, and for many."""
+    """The micro-kernels of a GEMM: for one row, for a few, for up to twice as many, for many."""
 
     one: MicroKernel
     small: MicroKernel
+    medium: MicroKernel
     many: MicroKernel
 
     @classmethod
     def of(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
         """Return those of an ISA level (`micro_kernels`)."""
         one, many = micro_kernels(format, rounded=rounded, level=level)
-        return cls(one, small_tile(one, many), many)
+        small = small_tile(one, many)
+        return cls(one, small, medium_tile(small, format, level), many)
 
     @classmethod
     def of_groups(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
@@ -361,7 +383,14 @@ class MicroKernels:
         return self.many if self.many.expands else None
 
 
-def medium_tile(few: MicroKernel) -> MicroKernel:
+def _is_cut(few: MicroKernel, format: Format) -> bool:
+    """Return True if sums over a part of a panel's channels are float32, in vectors."""
+    if few.codes is None:
+        return not few.by_tiles
+    return format.group is not None and not few.codes.is_paired
+
+
+def medium_tile(few: MicroKernel, format: Format, level: IsaLevel) -> MicroKernel:
     """Return how up to twice as many rows as those of `small_tile` are multiplied.
 
     By two tiles of few, the second of which has its weights in the cache, and memory rests. In int4
@@ -374,7 +403,13 @@ def medium_tile(few: MicroKernel) -> MicroKernel:
     rest: 8 rows by 96 MB of Q4_0 take 9.4 ms by two small tiles and 11.3 by one that spills, by
     Q4_K 10.9 and 12.3 (one core of a Zen 4). So it is where they ask for theirs in the second
     cache: Q5_K 9.4 and 11.4, Q6_K 9.2 and 10.8.
+
+    On `paced` cores by one tile whose sums are in memory, two blocks of a group at a time: weights
+    come front to back, once, as fast as they are used. Of 160 MB, on one core of a Zen 5, in GB/s:
+    Q4_0 13 by two small tiles, 16 by this one, Q4_K 15 and 18, Q8_0 20 and 27.
     """
+    if level.core.paced and few.blocks > PACED_BLOCKS and _is_cut(few, format):
+        return replace(few, rows=2 * few.rows, at_once=PACED_BLOCKS)
     asks_near = few.ahead > 0 and not few.far
     if few.codes is not None and few.code_bits < 8 and few.blocks > 1 and asks_near:
         return replace(few, rows=2 * few.rows)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from spaninfer_kernels_cpu.codegen import amx
-from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.memory import stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm import amx_tile
+from spaninfer_kernels_cpu.gemm import amx_tile, paced_tile
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
 from spaninfer_kernels_cpu.gemm.code_dots import add_dots, add_half_dots, start_dots
 from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
+from spaninfer_kernels_cpu.gemm.panel_records import record_parts
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_products,
     row_addresses,
@@ -34,7 +34,13 @@ Addresses = tuple[int, ...]
 BLOCKS = PANEL // LANES
 
 
-@specialized(lambda micro: _fill_by_tiles if micro.by_tiles else _fill_by_vectors)
+def _choose_fill(micro: MicroKernel) -> Any:
+    if micro.by_tiles:
+        return _fill_by_tiles
+    return _fill_at_a_pace if micro.at_once > 0 else _fill_by_vectors
+
+
+@specialized(_choose_fill)
 def fill_tile(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
@@ -54,6 +60,12 @@ def _fill_by_vectors(
         sums = multiply(micro, weights, addresses, block, sizes, coming)
         coming = (0, 0)
         store_tile(micro, sums, out + block * BLOCK_BYTES)
+
+
+def _fill_at_a_pace(
+    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+) -> None:
+    paced_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
 def _fill_by_tiles(
@@ -211,17 +223,3 @@ def _multiply_half_pairs(
         scales = (codes + micro.weight_bytes, 0, block, half)
         sums = add_scaled(micro, sums, dots, scales, rows, row_end)
     return sums
-
-
-@device_function
-def record_parts(micro: MicroKernel, record: int, record_bytes: int) -> tuple[int, int]:
-    """Return where the codes of a record lie, and its scales (`Layout.record_parts`)."""
-    if micro.has_inner_scales:
-        return record + micro.parameter_bytes, record
-    return record, record + record_bytes - micro.parameter_bytes
-
-
-@device_function
-def row_record_bytes(micro: MicroKernel, record_bytes: int) -> int:
-    """Return the bytes of the channels of a record in a row, from the bytes of one of a panel."""
-    return (record_bytes - micro.parameter_bytes) // micro.weight_bytes * micro.row_bytes

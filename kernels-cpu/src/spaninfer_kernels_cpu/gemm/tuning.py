@@ -13,10 +13,10 @@ from math import prod
 from typing import TypeAlias
 
 from spaninfer_kernels_cpu.codegen.isa_level import IsaLevel
-from spaninfer_kernels_cpu.gemm.micro_kernel import AHEAD, MicroKernel, MicroKernels
+from spaninfer_kernels_cpu.gemm.micro_kernel import AHEAD, MicroKernel, MicroKernels, medium_tile
 from spaninfer_kernels_cpu.quantisation.layout import Format
 
-FEW_ROWS = (1, 4)
+FEW_ROWS = (1, 4, 8)
 MANY_ROWS = (64,)
 ROWS = (*FEW_ROWS, *MANY_ROWS)
 """Rows of the products that are timed: decodes of one and of some requests, a prompt."""
@@ -32,11 +32,12 @@ EXPANDED_BOUND = 2.0**-6
 """The same where one of the two expands codes: activations of 8 bits are 127ths of the largest of a
 group, and so are bytes."""
 
-_PREFETCHES = ((0, False), (2 * AHEAD, True), (AHEAD, False))
+_PREFETCHES = ((0, False), (2 * AHEAD, True), (2 * AHEAD, False), (AHEAD, False))
 """Bytes ahead, and whether into the second cache only: what is best differs by format on a Zen 4,
 whose first cache waits for 24 lines at a time, the second for more."""
 
 _TILE_ROWS = (4, 6, 8)  # divisors of ROWS_PER_TASK that registers of some level hold
+_EXPANDED_ROWS = (3, 4)
 _FIRST_TILE_ROWS = 4
 """Of the tile that is timed with the first prefetch: few rows use the one, many the other, and the
 budget often ends before tiles have their turn. 128 rows of Q4_0: 305 Gop/s a thread with four rows,
@@ -96,18 +97,19 @@ def _named(
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
         many = micro.many
-        if has_tiles and ahead == 0 and (micro.one.ahead > 0 or not first.prefetches):
+        if has_tiles and ahead == 0 and (micro.one.ahead > 0 or first.core.ahead == 0):
             way, many = (
                 f"{way}, tile of {_FIRST_TILE_ROWS} rows",
                 replace(many, rows=_FIRST_TILE_ROWS),
             )
-        yield f"{first.name}, {way}", MicroKernels(one, small, many)
+        medium = medium_tile(small, format, first)
+        yield f"{first.name}, {way}", MicroKernels(one, small, medium, many)
     for level in others:
         yield level.name, MicroKernels.of(format, rounded=rounded, level=level)
-    if has_tiles:
-        for rows in _TILE_ROWS:
-            many = replace(micro.many, rows=rows)
-            yield f"{first.name}, tile of {rows} rows", replace(micro, many=many)
+    shapes = _TILE_ROWS if has_tiles else _EXPANDED_ROWS if micro.many.expands_to_bytes else ()
+    for rows in shapes:
+        many = replace(micro.many, rows=rows)
+        yield f"{first.name}, tile of {rows} rows", replace(micro, many=many)
 
 
 def choose(found: Sequence[Candidate], seconds: Mapping[str, Seconds]) -> Choice:
@@ -177,7 +179,7 @@ def _distinct(timed: Sequence[Candidate], part: _Part) -> list[Candidate]:
 
 
 def _for_few(micro: MicroKernels) -> object:
-    return micro.one, micro.small
+    return micro.one, micro.small, micro.medium
 
 
 def _for_many(micro: MicroKernels) -> object:

@@ -30,6 +30,7 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import (
     UNPACKED_CHANNELS,
     MicroKernel,
 )
+from spaninfer_kernels_cpu.gemm.panel_records import record_parts
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_bias,
@@ -41,7 +42,6 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     store_tile,
     zero_tile,
 )
-from spaninfer_kernels_cpu.gemm.tile_gemm import record_parts
 from spaninfer_kernels_cpu.quantisation.codes import UNIT
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
