@@ -148,6 +148,11 @@ def test_norms_are_of_every_part_of_a_row(parts: int, channels: int, plus_one: b
     _check(out, definition.rms_norm(exact, weight, 1e-5, plus_one=plus_one))
     _check(other, definition.layer_norm(exact, weight, bias, 1e-5))
 
+    norm = norm_call.RmsNorm(weight, 1e-5, plus_one)
+    _run([norm_call.rms_norm_call(_rows(x), norm, out=_rows(x), parts=parts)])
+
+    np.testing.assert_array_equal(x, out)
+
 
 def test_the_variance_of_numbers_far_from_0_is_not_lost() -> None:
     x, out = _among_others(T, 300), _among_others(T, 300)
@@ -248,25 +253,20 @@ def test_sums_scales_and_softcaps_are_computed_as_defined() -> None:
 
 
 @pytest.mark.parametrize("style", ["half", "interleaved"])
-@pytest.mark.parametrize("half", [8, 5])
-def test_heads_are_rotated_as_defined(style: Any, half: int) -> None:
-    x, out = _among_others(T, 3 * 16), _among_others(T, 3 * 16)
+@pytest.mark.parametrize(("half", "size"), [(8, 16), (5, 16), (24, 50)])
+def test_heads_are_rotated_as_defined(style: Any, half: int, size: int) -> None:
+    """In place, too."""
+    x, out = _among_others(T, 3 * size), _among_others(T, 3 * size)
+    exact = x.reshape(T, 3, size).astype(np.float64)
     angles = RNG.uniform(0, 6, (T, half))
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     places = _place(cos), _place(sin)
-
-    _run(
-        [
-            rope_call.rope_call(
-                _rows(x),
-                rope_call.RopeAngles(
-                    *(place.ctypes.data for place in places), half, style == "interleaved"
-                ),
-                out=_rows(out),
-                heads=3,
-                size=16,
-            )
-        ]
+    by = rope_call.RopeAngles(
+        *(place.ctypes.data for place in places), half, style == "interleaved"
     )
 
-    _check(out, definition.rotate(x.reshape(T, 3, 16).astype(np.float64), cos, sin, style))
+    for to in (out, x):
+        _run([rope_call.rope_call(_rows(x), by, out=_rows(to), heads=3, size=size)])
+
+    _check(out, definition.rotate(exact, cos, sin, style))
+    np.testing.assert_array_equal(x, out)

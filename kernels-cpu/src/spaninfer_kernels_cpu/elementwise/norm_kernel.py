@@ -17,9 +17,22 @@ _ONE = np.float32(1)
 
 @device_function
 def rms_norm(x: int, weight: int, out: int, channels: int, eps: np.float32, plus_one: bool) -> None:
-    """Write x / sqrt(mean(x²) + eps) * weight[C], or * (1 + weight) where `plus_one` (Gemma)."""
+    """Write x / sqrt(mean(x²) + eps) * weight[C], or * (1 + weight) where `plus_one` (Gemma).
+
+    `out` may be `x`: then it is written as such, since loops whose arrays may overlap stay scalar.
+    """
     more = _ONE if plus_one else _ZERO
     factor = _ONE / np.sqrt(_squares(x, _ZERO, channels) / np.float32(channels) + eps)
+    if out == x:
+        _scale(x, weight, x, channels, factor, more)
+    else:
+        _scale(x, weight, out, channels, factor, more)
+
+
+@device_function
+def _scale(
+    x: int, weight: int, out: int, channels: int, factor: np.float32, more: np.float32
+) -> None:
     for i in range(channels):
         y = read(FLOAT32, x, i) * factor * (read(FLOAT32, weight, i) + more)
         write(FLOAT32, out, i, y)
