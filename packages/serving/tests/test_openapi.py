@@ -62,7 +62,7 @@ def test_every_route_is_described_but_for_the_page_and_what_is_always_refused(de
 
 def test_refusals_of_a_route_of_its_own_are_described_beside_its_answer(described):
     for path in ("/start_profile", "/stop_profile"):
-        assert {"200", "403", "409", "501"} <= set(described[path]["post"]["responses"])
+        assert {"200", "403", "409", "507"} <= set(described[path]["post"]["responses"])
 
 
 def test_every_body_that_a_route_reads_has_an_example_and_every_example_a_route(described):

@@ -105,7 +105,7 @@ def test_without_a_folder_there_are_no_profiles_and_no_key_but_an_operators_make
     with client_of(live(cpu_engine, profile_dir=tmp_path).address) as client:
         nobody = client.post("/start_profile")
 
-    assert refused(without) == (501, "not_supported")
+    assert refused(without) == (403, "not_supported")
     assert "--profile-dir" in without.json()["error"]["message"]
     assert refused(nobody) == (403, "admin_key_needed")
 

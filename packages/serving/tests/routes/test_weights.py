@@ -284,5 +284,5 @@ def test_without_a_folder_for_weights_none_are_read(live, engine):
 
     status, answer = ask(address, "/update_weights_from_disk", {"model_path": "step-1"})
 
-    assert (status, answer["error"]["code"]) == (501, "not_supported")
+    assert (status, answer["error"]["code"]) == (403, "not_supported")
     assert "--weights-folder" in answer["error"]["message"]

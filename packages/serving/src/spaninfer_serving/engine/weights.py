@@ -150,10 +150,10 @@ class WeightsControl:
         """Return a path below the folder of weights."""
         if self._folder is None:
             raise Problem(
-                501,
+                403,
                 "weights are only read from a folder that the server was started with; "
                 "start it with --weights-folder",
-                type="not_supported_error",
+                type="permission_error",
                 code="not_supported",
             )
         root = self._folder.resolve()

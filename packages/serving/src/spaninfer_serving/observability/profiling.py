@@ -30,9 +30,9 @@ class Profiling:
         """Begin a profile, which ends after a minute by itself; Problem where none can be."""
         if self.folder is None:
             raise Problem(
-                501,
+                403,
                 "profiles need a folder to be written to; start the server with --profile-dir",
-                type="not_supported_error",
+                type="permission_error",
                 code="not_supported",
             )
         if self._written is not None and not self._written.done():

@@ -75,8 +75,8 @@ NOT_SUPPORTED = {
 
 PROFILED = refusals(
     {
+        403: "Not permitted with this key, or by a server without a folder for profiles",
         409: "A profile is under way, or none was begun",
-        501: "There is no folder for profiles",
         507: "There is no room for the profile in the folder",
     }
 )
@@ -188,8 +188,8 @@ async def world_size() -> WorldSize:
 
 SLEPT = {409: "Requests are running", 503: "The weights could not be read"}
 UPDATED = {
+    403: "Not permitted with this key, or by a server without a folder for weights",
     409: "Requests are kept by a pause",
-    501: "There is no folder for weights",
     503: "The weights could not be read",
 }
 
