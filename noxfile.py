@@ -332,7 +332,7 @@ def compile_kernels(session: nox.Session) -> None:
 def sanitize(session: nox.Session) -> None:
     """Run few cases of each kernel test under compute-sanitizer; needs a GPU, and its toolkit."""
     tests = [str(PACKAGES[package] / "tests") for package in KERNELS]
-    pytest = (sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-m", "gpu", "--cases", "2")
+    pytest = (sys.executable, "-m", "pytest", "-m", "gpu", "--cases", "2")
     # Looking for races takes seconds per row of logits: one test of sampling has them all.
     few = ("-k", "not test_sample.py or however_many_blocks_share_a_row")
     for tool, chosen in (("memcheck", ()), ("racecheck", few)):

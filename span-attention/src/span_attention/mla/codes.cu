@@ -108,8 +108,8 @@ __device__ __forceinline__ void bring_codes(Shared& shared, const Arguments& of,
       }
       publish_to_async();
       __syncwarp();
-      arrive_if(lane == 0, &barriers.full[which][0]);
-      arrive_if(lane == 0, &barriers.full[which][1]);
+      arrive_if(lane % 4 == 0, &barriers.full[which][0]);
+      arrive_if(lane % 4 == 0, &barriers.full[which][1]);
     }
   });
 }
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                      lines_of_position,
                      lanes,
                      softmax_scale * kLog2e};
-  shared.barriers.init(4);
+  shared.barriers.init(kGroup / 4);
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / kGroup, 0);
   if (group == 0) {
     keep_registers<LEAVES>();

@@ -12,7 +12,7 @@ constexpr int kThreads = 3 * kGroup;  // two consumer warpgroups, and one with t
 constexpr int kFragments = TILE / 8;
 constexpr int kWeightsBytes = TILE * kRowBytes;
 constexpr int kRounds = TILE / 16, kTilesOfRound = kValueTiles / kRounds;
-constexpr int kGiven = 1, kTaken = 2, kOwn = 3;  // barriers
+constexpr int kOwn = 1;  // and 2: barriers of the consumer warpgroups
 constexpr int kWarps = kGroup / kWarp;
 
 struct Buffers {
@@ -23,17 +23,20 @@ struct Buffers {
 struct Barriers {
   Barrier full[2][2], empty[2][2];  // of a buffer's halves
   Barrier query_full, query_empty;
+  Barrier given, taken;  // what the second warpgroup hands to the first one
 
-  // A buffer's half is filled by `fillers` arrivals, and read last by four warps. All threads of
-  // the block call this.
+  // A buffer's half is filled by `fillers` arrivals, and read last by four warps, whose threads all
+  // arrive where producers' stores fill it. All threads of the block call this.
   __device__ __forceinline__ void init(int fillers) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 4; ++i) {
         init_barrier(&full[i / 2][i % 2], fillers);
-        init_barrier(&empty[i / 2][i % 2], 4);
+        init_barrier(&empty[i / 2][i % 2], CODES ? kGroup : 4);
       }
       init_barrier(&query_full, 1);
       init_barrier(&query_empty, 8);
+      init_barrier(&given, kGroup);
+      init_barrier(&taken, kGroup);
       publish_barriers();
     }
     __syncthreads();
@@ -43,7 +46,7 @@ struct Barriers {
   __device__ __forceinline__ void release(int which, int side) {
     publish_to_async();
     __syncwarp();
-    arrive_if(threadIdx.x % kWarp == 0, &empty[which][side]);
+    arrive_if(CODES || threadIdx.x % kWarp == 0, &empty[which][side]);
   }
 };
 
@@ -185,9 +188,8 @@ __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int
   unsigned char* const keys = shared.buffers.keys[which];
   const unsigned keys_at = shared_address(keys), query = shared_address(shared.buffers.query);
   const unsigned weights = shared_address(shared.weights[which]);
-  int query_parity = 0, parity = 0;
+  int query_parity = 0, parity = 0, given_parity = 0;
   wait_for_kernel_before();
-  if (which == 0) pass_by<2 * kGroup>(kTaken);
 
   for_each_task(of, [&](const Task& task) {
     float acc[kValueTiles][kFragments][4] = {};
@@ -311,7 +313,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int
     if (which == 1) {
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        meet<2 * kGroup>(kTaken);
+        wait(&barriers.taken, given_parity ^ 1);
         if (round == 0 && warp == 0 && lane < 4) {
 #pragma unroll
           for (int n = 0; n < kFragments; ++n) {
@@ -331,7 +333,8 @@ __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int
                 make_float4(from[0], from[1], from[2], from[3]);
           }
         }
-        pass_by<2 * kGroup>(kGiven);
+        arrive(&barriers.given);
+        given_parity ^= 1;
       }
       meet<kGroup>(kOwn + which);  // before of_warp is written again
       return;
@@ -339,7 +342,8 @@ __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int
     OfLines mine, others;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      meet<2 * kGroup>(kGiven);
+      wait(&barriers.given, given_parity);
+      given_parity ^= 1;
       if (round == 0) {
 #pragma unroll
         for (int n = 0; n < kFragments; ++n) {
@@ -373,7 +377,7 @@ __device__ __forceinline__ void consume(Shared& shared, const Arguments& of, int
           to[3] = to[3] * mine[n][1] + from.w * others[n][1];
         }
       }
-      pass_by<2 * kGroup>(kTaken);
+      arrive(&barriers.taken);
     }
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {

@@ -63,7 +63,7 @@ class Division:
         else:
             weights, given = 2 * self.tile * _ROW_BYTES, 16 * 16 * MERGE_THREADS
             rest = weights + given + 4 * (2 * 4 + 2) * self.tile + 4 * 2 * BLOCK
-            size = 2 * keys + _KEY_TILES * query + 10 * 8 + rest
+            size = 2 * keys + _KEY_TILES * query + 12 * 8 + rest
         return -(-size // 1024) * 1024
 
     def words_bytes(self, lines: int, slices: int) -> int:

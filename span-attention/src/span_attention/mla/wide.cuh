@@ -58,8 +58,8 @@ struct Shared {
       for (int i = 0; i < kLasts; ++i) {
         init_barrier(&last_full[i], fillers);
         init_barrier(&scored[i], 4);
-        init_barrier(&weighed[i], 4);
-        init_barrier(&last_empty[i], 8);
+        init_barrier(&weighed[i], kGroup / 4);
+        init_barrier(&last_empty[i], 2 * kGroup);
       }
       init_barrier(&query_full, 1);
       init_barrier(&query_empty, 4);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void weigh_keys(Shared& shared, const Arguments& of) 
     if (threadIdx.x % kGroup == 0) shared.news[last.slot] = news;
     publish_to_async();
     __syncwarp();
-    arrive_if(lane == 0, &shared.weighed[last.slot]);
+    arrive_if(lane % 4 == 0, &shared.weighed[last.slot]);
   };
   wait_for_kernel_before();
   for_each_task(of, [&](const Task& task) {
@@ -338,7 +338,7 @@ __device__ __forceinline__ void add_values(Shared& shared, const Arguments& of, 
       share[1] = shared.share[last.slot][first_line + 8];
       __syncwarp();
       arrive_if(lane == 0, &shared.half_empty[halves.slot]);
-      arrive_if(lane == 0, &shared.last_empty[last.slot]);
+      arrive(&shared.last_empty[last.slot]);
       last.next();
       halves.next(), halves.next();
     } while (news.what == kKeys);

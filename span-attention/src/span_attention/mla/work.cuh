@@ -2,6 +2,13 @@
 //
 // Keys lie in shared memory as kKeyTiles tiles side by side of 64 elements (128 bytes, swizzled) of
 // kBlock tokens; their first kValueTiles tiles are the values, too.
+//
+// Warpgroups hand shared memory over through mbarriers, to the next one and back. Where loads and
+// stores of both use it, the lanes that have read or written arrive themselves. One lane for its
+// warp, behind __syncwarp, orders the same by PTX's memory model and takes as long, but
+// compute-sanitizer's racecheck counts for an arrival only what the arriving lane has read and
+// written. It does not watch TMA and wgmma: where one of them is a side, a lane arrives for its
+// warp.
 
 constexpr int kGroup = 4 * kWarp;
 constexpr int kRowBytes = 128, kColumns = 64;
@@ -13,10 +20,6 @@ static_assert(kKeyTiles == 9 && kValueTiles == 8, "latents of 512 and 64 element
 template <int kCount>
 __device__ __forceinline__ void meet(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
-}
-template <int kCount>
-__device__ __forceinline__ void pass_by(int barrier) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
 }
 
 struct Arguments {
