@@ -6,10 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from byte_tokenizer import END, PAD, byte_tokenizer
+from byte_tokenizer import END, PAD, Bytes, byte_tokenizer
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.request.request import MaskJob
 from spaninfer_engine.request.structured import StructuredOutput
+from spaninfer_engine.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance")
 
@@ -122,6 +123,35 @@ def test_a_matcher_goes_back_to_fewer_tokens_and_on_with_others(compiler):
     assert allowed(matcher, b"abxy") == {END}
 
 
+LENGTHS = range(1, 35)
+
+
+class Runs(Bytes):
+    """Bytes, and behind them runs of letters with something at their end, or nothing."""
+
+    texts = tuple("x" * n + end for end in ("", '"', "\\", '"x') for n in LENGTHS)
+
+    def token_bytes(self, token_id):
+        return self.texts[token_id - 256].encode() if token_id > 255 else bytes([token_id])
+
+
+@pytest.mark.parametrize("num_before", range(21))
+def test_of_a_string_that_has_a_largest_length_the_tokens_that_fit_are_allowed(num_before):
+    vocab = 256 + len(Runs.texts)
+    tokenizer = Tokenizer(Runs(vocab), (), eos_ids=[END])
+    compiler = GrammarCompiler(tokenizer, vocab, [END])
+    schema = {"type": "string", "maxLength": 20}
+    matcher = compiler.compile(StructuredOutput(json_schema=schema)).matcher((END,), 0)
+    bits = np.zeros(-(-vocab // 32) * 4, np.uint8)
+
+    matcher.fill(np.array([*b'"', *b"x" * num_before], np.int32), bits)
+
+    allowed = np.unpackbits(bits, bitorder="little")[256:vocab].astype(bool).tolist()
+    room = 20 - num_before
+    fit = [n <= room for n in LENGTHS]
+    assert allowed == [*fit, *fit, *(n < room for n in LENGTHS), *(False for n in LENGTHS)]
+
+
 def test_matchers_of_one_grammar_do_not_see_each_other(compiler):
     grammar = compiler.compile(StructuredOutput(regex="ab|cd"))
     one, other = grammar.matcher((END,), 0), grammar.matcher((END,), 0)
@@ -199,7 +229,8 @@ def filled(matchers, answers, bits):
         MaskJob(matcher, np.array(list(ids), np.int32), len(matchers) - 1 - place)
         for place, (matcher, ids) in enumerate(zip(matchers, answers, strict=True))
     ]
-    return type(matchers[0]).fill_all(jobs, bits)
+    found = type(matchers[0]).begin_all(jobs, bits)
+    return found() if callable(found) else found
 
 
 @pytest.mark.usefixtures("threads")
@@ -224,6 +255,39 @@ def test_several_matchers_fill_at_once_what_each_fills_alone():
         if step % 11 == 10:  # computed again, from a token on
             for ids in answers:
                 del ids[step % 3 + 1 :]
+
+
+@pytest.mark.usefixtures("threads")
+def test_many_masks_are_begun_and_computed_while_the_caller_goes_on(monkeypatch):
+    """Threads that need the tokens of a forced text wait for it here, which the caller holds up."""
+    grammar, may_go_on = with_lexers({"regex": "a(forced|text)"}), threading.Event()
+    write = llguidance.Vocabulary.__call__
+
+    def held(self, text):
+        assert may_go_on.wait(120)
+        return write(self, text)
+
+    monkeypatch.setattr(llguidance.Vocabulary, "__call__", held)
+    monkeypatch.setattr(llguidance.GuidanceMatcher, "_tokenize_forced", lambda _: None)
+    matchers, bits = [grammar.matcher((END,), 0) for _ in range(9)], np.zeros((9, 40), np.uint8)
+    jobs = [MaskJob(each, np.array([*b"af"], np.int32), row) for row, each in enumerate(matchers)]
+
+    wait = llguidance.GuidanceMatcher.begin_all(jobs, bits)
+    may_go_on.set()
+
+    for mask in wait():
+        assert np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist() == [ord("o")]
+
+
+@pytest.mark.usefixtures("threads")
+def test_masks_are_computed_without_threads_once_these_have_ended():
+    llguidance._threads()._calls.shutdown()
+
+    masks = filled(of_ab(9), [b"a"] * 9, np.zeros((9, -(-VOCAB // 32) * 4), np.uint8))
+
+    assert len(masks) == 9
+    for mask in masks:
+        assert np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist() == [ord("b")]
 
 
 def of_ab(number):
@@ -276,18 +340,21 @@ def test_threads_do_not_wait_for_python(monkeypatch):
     assert set(written) == {threading.get_ident()}
 
 
-@pytest.mark.usefixtures("threads")
-def test_a_grammar_that_several_requests_have_gets_a_lexer_per_thread():
+@pytest.mark.parametrize(("num_cpus", "num_lexers"), [(4, llguidance.MAX_LEXERS), (2, 1), (1, 1)])
+def test_a_grammar_has_a_lexer_per_request_where_several_threads_compute_masks(
+    num_cpus, num_lexers, monkeypatch
+):
+    monkeypatch.setattr(llguidance, "usable_cpus", lambda: num_cpus)
     compiler = GrammarCompiler(byte_tokenizer(), VOCAB, [END])
     form = StructuredOutput(regex="[a-z]+")
     grammar = compiler.compile(form)
     assert len(grammar._starts) == 1
 
-    for _ in range(5):
+    for _ in range(llguidance.MAX_LEXERS + 5):
         assert compiler.compile(form) is grammar
 
     compiler._threads.shutdown()
-    assert len({id(start) for start in grammar._starts}) == llguidance.num_mask_threads() == 3
+    assert len({id(start) for start in grammar._starts}) == num_lexers
 
 
 def test_a_grammar_that_took_long_is_compiled_once(monkeypatch):

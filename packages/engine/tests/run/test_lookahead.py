@@ -23,7 +23,7 @@ from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request.request import SamplingParams
+from spaninfer_engine.request.request import Matcher, SamplingParams, fill_each
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
@@ -264,7 +264,7 @@ def test_the_step_behind_a_masked_one_is_launched_before_its_result_is_read(
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["as they are", "padded"])
-@pytest.mark.parametrize("num_cpus", [1, 4])
+@pytest.mark.parametrize("num_cpus", [1, 4])  # 4: masks of many rows have threads
 def test_grammars_are_followed_while_steps_are_launched_ahead(
     model: Model, padded: bool, num_cpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,17 +273,21 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(
 
     llguidance._threads.cache_clear()
     monkeypatch.setattr(llguidance, "usable_cpus", lambda: num_cpus)
+    begin, begun = llguidance._MaskThreads.begin, []
+    monkeypatch.setattr(
+        llguidance._MaskThreads, "begin", lambda *told: begun.append(told) or begin(*told)
+    )
     function = SamplingParams(mask=_only_even, max_tokens=15, ignore_eos=True, seed=3)
     forms = ("[a-z]{3,9}", "[0-9]{12}", "(ab|cd)*ef")
     guided = [
-        SamplingParams(structured=StructuredOutput(regex=form), seed=number, min_tokens=number, n=2)
+        SamplingParams(structured=StructuredOutput(regex=form), seed=number, min_tokens=number, n=4)
         for number, form in enumerate(forms)
     ]
     free = SamplingParams(max_tokens=15, ignore_eos=True, seed=9)
 
     def answers(make_runner: Any) -> list[tuple[int, ...]]:
         words = byte_tokenizer(VOCAB)
-        parts = replace(_parts(model, make_runner, 400, 8), tokenizer=words)
+        parts = replace(_parts(model, make_runner, 400, 16), tokenizer=words)
         with Engine(parts) as engine:
             prompts = [prompt(5 + 3 * number) for number in range(5)]
             return [each.token_ids for each in engine.generate(prompts, [*guided, free, function])]
@@ -294,11 +298,104 @@ def test_grammars_are_followed_while_steps_are_launched_ahead(
 
     assert actual == expected
     texts = [byte_tokenizer(VOCAB).decode(each) for each in actual]
-    for number, text in enumerate(texts[:6]):
-        assert re.fullmatch(forms[number // 2], text)
+    for number, text in enumerate(texts[:12]):
+        assert re.fullmatch(forms[number // 4], text)
     assert made[0].num_masked > 10
-    assert (llguidance._threads() is None) == (num_cpus == 1)
+    assert bool(begun) == (num_cpus > 1)
     llguidance._threads.cache_clear()
+
+
+class Later(Matcher):
+    """Allows everything, later; notes when, and the tokens that it was asked about."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self.events = events
+
+    def fill(self, output_ids: Any, bits: Any) -> Any:
+        self.events.append(("fill", output_ids.tolist()))
+        bits[:] = 0xFF
+        return bits
+
+    @staticmethod
+    def begin_all(jobs: Any, bits: Any) -> Any:
+        for job in jobs:
+            job.matcher.events.append(("begin", job.output_ids.tolist()))
+        return lambda: fill_each(jobs, bits)
+
+    def matcher(self, *_: Any) -> Matcher:
+        return self
+
+
+def _runner_and_steps(model: Model, grammar: Any) -> tuple[Runner, list[StepPlan]]:
+    """Return a runner of one row, and steps of a guided sequence, then of another in its row."""
+    ops = CpuOps()
+    resolved = _parts(model, lambda *_: None, 40, 1).resolved
+    runner = _ahead(model)(bind(lower(model.decoder), ops, model.checkpoint.reader), ops, resolved)
+    greedy, spans = SamplingParams(temperature=0), tuple(range(20))
+    new = NewSequence(1, prompt(5), greedy, 0, grammar=grammar)
+    after = NewSequence(2, prompt(9), greedy, 0, grammar=grammar)
+    return runner, [
+        StepPlan(1, (Slice(1, 0, 5, 4, True),), (new,), (TableUpdate(1, 0, 0, spans),)),
+        StepPlan(2, (Slice(1, 5, 6, 5, True),)),
+        StepPlan(3, (Slice(1, 6, 7, 6, True),)),
+        StepPlan(
+            4, (Slice(2, 0, 9, 8, True),), (after,), (TableUpdate(2, 0, 0, spans),), finished=(1,)
+        ),
+    ]
+
+
+def test_masks_are_begun_when_tokens_are_known_and_awaited_before_the_next_launch(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = watch(ThreadedDevice, Answer, monkeypatch)
+    runner, steps = _runner_and_steps(model, Later(order.events))
+
+    first, second = runner.start(steps[0]), runner.start(steps[1])
+    [a] = first().tokens
+    order.events.append(("apply", 0))
+    third = runner.start(steps[2])
+    [b] = second().tokens
+    order.events.append(("apply", 1))
+    third()
+    runner.close()
+
+    assert order.events == [
+        *[("launch", 0), ("begin", []), ("fill", []), ("launch", 1), ("read", 0)],
+        *[("begin", [a]), ("apply", 0), ("fill", [a]), ("launch", 2), ("read", 1)],
+        *[("begin", [a, b]), ("apply", 1), ("fill", [a, b]), ("read", 2)],
+    ]
+
+
+def test_masks_in_flight_are_of_the_sequence_that_leaves_its_row_to_another(model: Model) -> None:
+    events: list[Any] = []
+    runner, steps = _runner_and_steps(model, Later(events))
+
+    first, second = runner.start(steps[0]), runner.start(steps[1])
+    [a] = first().tokens
+    fourth = runner.start(steps[3])
+    second()
+    fourth()
+    runner.close()
+
+    asked = [[], [a], []]
+    assert [ids for kind, ids in events if kind == "begin"] == asked
+    assert [ids for kind, ids in events if kind == "fill"] == asked
+
+
+def test_a_runner_that_closes_waits_for_masks_in_flight(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    runner, steps = _runner_and_steps(model, Later(events))
+    close = ThreadedDevice.close
+    monkeypatch.setattr(
+        ThreadedDevice, "close", lambda device: events.append("closed") or close(device)
+    )
+
+    runner.start(steps[0])
+    runner.close()
+
+    assert events == [("begin", []), ("fill", []), "closed"]
 
 
 def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:

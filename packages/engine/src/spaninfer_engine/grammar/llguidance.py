@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import count
+from threading import Lock
 from time import perf_counter
 from typing import Any, TypeAlias, cast
 
@@ -32,19 +33,31 @@ from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.errors import InvalidGrammar
 from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
-from spaninfer_engine.request.request import MaskJob, Matcher
+from spaninfer_engine.request.request import FilledMasks, MaskJob, Matcher, fill_each
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
 
 Bits = NDArray[np.uint8]
 _Asked: TypeAlias = tuple[LLMatcher, int]  # a matcher, and the row of its mask
 
-MAX_THREADS = 8  # of masks; and lexers of a grammar, each of which learns its states by itself
+MAX_THREADS = 8  # of masks
+MAX_LEXERS = 32  # of a grammar; each learns states by itself, some 0.3 MB of them for a schema
 FEW_MASKS = 8  # take less than it takes to wake threads
 QUICK_S = 0.05  # a grammar compiled in less gets more lexers where several requests have it
 MAX_KEPT_TEXTS, MAX_KEPT_TEXT_BYTES = 4096, 256  # texts whose tokens are kept, and what one may be
 MAX_PIECE_BYTES = 128  # of tokens tried for a text that the tokenizer cannot write as it is
 
+# Parts of a vocabulary that a mask has whole where a grammar takes all texts of the kind: white
+# space, and strings of JSON by their length. The tokens of other parts are walked through. Where a
+# string with a `maxLength` is nearly full, those are most tokens: of 152,000 up to 322,000 nodes of
+# the trie with the library's own lengths, 10 and 30, and 196,000 with these.
+_STRING = r'[^"\\\x00-\x1F\x7F]'
+_LENGTHS = (4, 6, 8, 12)
+SLICES = [
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_STRING}{{1,{most}}}" for most in _LENGTHS),
+    f"{_STRING}+",
+]
 
 # Items of a row of the parser. Where brackets end what they begin, as in JSON, a row has some for
 # each alternative. In grammars that read a text in many ways it has more at each token, and its
@@ -133,7 +146,7 @@ def token_table(tokenizer: Tokenizer, vocab: int) -> list[bytes]:
 def open_vocabulary(tokenizer: Tokenizer, vocab: int, end_ids: Collection[int]) -> LLTokenizer:
     """Return the vocabulary of a model; 2 s for 150,000 tokens."""
     wrapped = TokenizerWrapper(Vocabulary(tokenizer, token_table(tokenizer, vocab), end_ids))
-    return LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(end_ids))
+    return LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(end_ids), slices=SLICES)
 
 
 def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
@@ -211,7 +224,8 @@ class GuidanceGrammar:
         self._starts = [self._compiled()]
         is_quick = perf_counter() - begin < QUICK_S
         self._turns = count()
-        self._num_lexers, self._most = 1, num_mask_threads() if is_quick else 1
+        self._num_lexers = 1
+        self._most = MAX_LEXERS if is_quick and num_mask_threads() > 1 else 1
         first = self._starts[0].deep_copy()
         first.compute_bitmask()
         if first.is_error():
@@ -258,29 +272,50 @@ class GuidanceMatcher(Matcher):
         return bits
 
     @staticmethod
-    def fill_all(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
-        """Do the same for several: where they have several lexers, by several threads."""
+    def begin_all(jobs: Sequence[MaskJob], bits: Bits) -> FilledMasks | Callable[[], FilledMasks]:
+        """Do the same for several: many by other threads, while the caller does something else."""
         own = [cast("GuidanceMatcher", job.matcher) for job in jobs]
-        groups: dict[int, list[_Asked]] = {}
-        for each, job in zip(own, jobs, strict=True):
-            groups.setdefault(id(each._start), []).append((each._matcher, job.row))
-        threads = None if len(jobs) < FEW_MASKS or len(groups) == 1 else _threads()
+        has_one_lexer = len({id(each._start) for each in own}) == 1
+        threads = None if len(jobs) < FEW_MASKS or has_one_lexer else _threads()
         try:
             for each, job in zip(own, jobs, strict=True):
                 each._read(job.output_ids)
-            if threads is None:
-                first, size = bits.ctypes.data, bits.shape[1]
-                for each, job in zip(own, jobs, strict=True):
-                    each._matcher.unsafe_compute_mask_ptr(first + size * job.row, size)
-            else:
+            asked = [(each._matcher, job.row) for each, job in zip(own, jobs, strict=True)]
+            if threads is not None:
                 for each in own:
                     each._tokenize_forced()
-                threads.compute(groups.values(), bits)
+                # Threads take runs of the list: those with one lexer, which wait for each other,
+                # come one behind the other.
+                order = sorted(range(len(own)), key=lambda place: id(own[place]._start))
+                computed = threads.begin([asked[place] for place in order], bits)
+                return partial(GuidanceMatcher._filled, own, jobs, bits, computed)
+            first, size = bits.ctypes.data, bits.shape[1]
+            for matcher, row in asked:
+                matcher.unsafe_compute_mask_ptr(first + size * row, size)
         except BaseException:  # a panic, of one of them
-            for each in own:
-                each._restart()
-            return Matcher.fill_all(jobs, bits)
-        found: list[Bits | Exception] = []
+            return GuidanceMatcher._one_by_one(own, jobs, bits)
+        return GuidanceMatcher._finished(own, jobs, bits)
+
+    @staticmethod
+    def _filled(
+        own: Sequence[GuidanceMatcher],
+        jobs: Sequence[MaskJob],
+        bits: Bits,
+        computed: Callable[[], None],
+    ) -> FilledMasks:
+        """Wait until masks are computed, and return them."""
+        try:
+            computed()
+        except BaseException:  # a panic, of one of them
+            return GuidanceMatcher._one_by_one(own, jobs, bits)
+        return GuidanceMatcher._finished(own, jobs, bits)
+
+    @staticmethod
+    def _finished(
+        own: Sequence[GuidanceMatcher], jobs: Sequence[MaskJob], bits: Bits
+    ) -> FilledMasks:
+        """Return masks that are computed, or why there is none."""
+        found: FilledMasks = []
         for each, (_, output_ids, row) in zip(own, jobs, strict=True):
             try:
                 each._finish(len(output_ids), bits[row])
@@ -288,6 +323,15 @@ class GuidanceMatcher(Matcher):
             except InvalidGrammar as error:
                 found.append(error)
         return found
+
+    @staticmethod
+    def _one_by_one(
+        own: Sequence[GuidanceMatcher], jobs: Sequence[MaskJob], bits: Bits
+    ) -> FilledMasks:
+        """Compute all masks anew, so that a matcher that panics fails alone."""
+        for each in own:
+            each._restart()
+        return fill_each(jobs, bits)
 
     def _read(self, output_ids: NDArray[np.int32]) -> None:
         """Take in the new tokens; go back to fewer."""
@@ -334,40 +378,32 @@ def num_mask_threads() -> int:
 
 
 class _MaskThreads:
-    """Threads that compute masks: each takes some lexers, all of whose matchers are its own.
-
-    Threads that share a lexer would wait for each other; those of one llguidance pool take what is
-    next. A pool of one thread computes a list without Python's lock, which would change hands once
-    per mask.
+    """Threads that compute masks without Python's lock: a pool of llguidance's, and one that calls
+    it, for which a caller of `begin` waits until it has that lock, and soon lets go of it.
     """
 
     def __init__(self, number: int) -> None:
-        self._pools = [LLExecutor(1) for _ in range(number)]
-        self._others = ThreadPoolExecutor(number - 1, thread_name_prefix="masks")
+        self._pool = LLExecutor(number)
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
-    def compute(self, groups: Iterable[list[_Asked]], bits: Bits) -> None:
-        """Compute the masks of matchers, which come in groups by lexer, into rows of bits."""
-        parts: list[list[_Asked]] = [[] for _ in self._pools]
-        for group in sorted(groups, key=len, reverse=True):
-            min(parts, key=len).extend(group)
+    def begin(self, asked: list[_Asked], bits: Bits) -> Callable[[], None]:
+        """Begin to compute the masks of matchers into rows of bits; return what waits for them."""
         about = bits.ctypes.data, bits.shape[1], len(bits)
-        calls = [
-            partial(pool.unsafe_compute_mask_ptr, part, *about)
-            for pool, part in zip(self._pools, parts, strict=True)
-            if part
-        ]
-        others = [self._others.submit(call) for call in calls[1:]]
-        try:
-            calls[0]()
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        begun = Lock()
+        begun.acquire()
+
+        def compute() -> None:
+            begun.release()
+            self._pool.unsafe_compute_mask_ptr(asked, *about)
+
+        call = self._calls.submit(compute)
+        begun.acquire()
+        return call.result
 
 
 @lru_cache
 def _threads() -> _MaskThreads | None:
-    """Return the threads of masks; None where there is only one."""
+    """Return the threads of masks; None where there would be only one."""
     return _MaskThreads(num_mask_threads()) if num_mask_threads() > 1 else None
 
 

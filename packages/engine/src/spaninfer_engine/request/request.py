@@ -63,6 +63,9 @@ class MaskJob(NamedTuple):
     row: int
 
 
+FilledMasks: TypeAlias = list[NDArray[np.uint8] | Exception]
+
+
 class Matcher(Protocol):
     """Follows the answer of one sequence through a grammar; keeps what it has seen."""
 
@@ -76,19 +79,26 @@ class Matcher(Protocol):
         ...
 
     @staticmethod
-    def fill_all(
+    def begin_all(
         jobs: Sequence[MaskJob], bits: NDArray[np.uint8]
-    ) -> list[NDArray[np.uint8] | Exception]:
+    ) -> FilledMasks | Callable[[], FilledMasks]:
         """Return what `fill` returns or raises, for matchers of one class, each with a row of
-        bits [M 4 ceil(V / 32)]: one that fails, also where a library panics, fails alone.
+        bits [M 4 ceil(V / 32)]; or what waits for that, where other threads have begun it.
+
+        One that fails, also where a library panics, fails alone.
         """
-        found: list[NDArray[np.uint8] | Exception] = []
-        for matcher, output_ids, row in jobs:
-            try:
-                found.append(matcher.fill(output_ids, bits[row]))
-            except BaseException as error:
-                found.append(as_exception(error))
-        return found
+        return fill_each(jobs, bits)
+
+
+def fill_each(jobs: Sequence[MaskJob], bits: NDArray[np.uint8]) -> FilledMasks:
+    """Return what `fill` returns or raises, one matcher after the other."""
+    found: FilledMasks = []
+    for matcher, output_ids, row in jobs:
+        try:
+            found.append(matcher.fill(output_ids, bits[row]))
+        except BaseException as error:
+            found.append(as_exception(error))
+    return found
 
 
 class Grammar(Protocol):

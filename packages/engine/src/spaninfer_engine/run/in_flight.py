@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from spaninfer_engine.request.request import FilledMasks, MaskJob
 from spaninfer_engine.step.batch import Batch
-from spaninfer_engine.step.device import Launched
+from spaninfer_engine.step.device import Bytes, Launched
 from spaninfer_engine.step.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class MasksInFlight:
+    """Token masks of slices, which other threads are filling `bits` with."""
+
+    slices: NDArray[np.intp]
+    bits: Bytes
+    jobs: Sequence[MaskJob]
+    wait: Callable[[], FilledMasks]
 
 
 @dataclass(slots=True)
@@ -22,6 +34,7 @@ class InFlight:
     awaits_masks: bool
     unencoded: dict[int, Exception]  # by slice: its media could not be encoded
     failed_encodings: frozenset[bytes]
+    masks: MasksInFlight | None = None  # begun, and not awaited yet
     mask_errors: dict[int, Exception] = field(default_factory=dict)  # by slice
     result: StepResult | None = None
 

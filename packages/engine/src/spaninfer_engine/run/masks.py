@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidMask
-from spaninfer_engine.request.request import MaskJob, Matcher, TokenMask
+from spaninfer_engine.request.request import FilledMasks, MaskJob, Matcher, TokenMask
 from spaninfer_engine.step.plan import NewSequence
 
 Bools = NDArray[np.bool_]
@@ -90,16 +90,24 @@ def mask_of(sequence: NewSequence, vocab: int) -> Matcher | None:
     return None if sampling.mask is None else _FunctionMask(sampling.mask, vocab)
 
 
-def fill_masks(jobs: Sequence[MaskJob], bits: Bits) -> list[Bits | Exception]:
-    """Return the mask of each job, or why it has none; those of one class are filled together."""
+def begin_masks(jobs: Sequence[MaskJob], bits: Bits) -> FilledMasks | Callable[[], FilledMasks]:
+    """Return the mask of each job, or why it has none, those of one class filled together; or what
+    waits for them, where other threads have begun to fill some.
+    """
     kinds = {type(job.matcher) for job in jobs}
     if len(kinds) == 1:
-        return kinds.pop().fill_all(jobs, bits)
-    found = dict[int, Bits | Exception]()
-    for kind in kinds:
-        own = [job for job in jobs if type(job.matcher) is kind]
-        found |= zip((job.row for job in own), kind.fill_all(own, bits), strict=True)
-    return [found[job.row] for job in jobs]
+        return kinds.pop().begin_all(jobs, bits)
+    parts = [(kind, [job for job in jobs if type(job.matcher) is kind]) for kind in kinds]
+    begun = [(own, kind.begin_all(own, bits)) for kind, own in parts]
+
+    def filled() -> FilledMasks:
+        found = dict[int, Bits | Exception]()
+        for own, masks in begun:
+            rows = (job.row for job in own)
+            found |= zip(rows, masks() if callable(masks) else masks, strict=True)
+        return [found[job.row] for job in jobs]
+
+    return filled if any(callable(masks) for _, masks in begun) else filled()
 
 
 def allowed_by(mask: Matcher, output_ids: NDArray[np.int32], vocab: int) -> Bools:

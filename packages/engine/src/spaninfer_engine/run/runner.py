@@ -4,14 +4,15 @@
     lookahead 1   launch 8, read 7, launch 9, read 8, …    while the device computes
 
 Tokens that the device samples go from step to step on the device. Where the host samples, it does
-so before the next step is launched.
+so before the next step is launched. Token masks of step 8 are begun when 7 is read; where other
+threads compute them, they are awaited before 9 is launched.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -25,8 +26,8 @@ from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
 from spaninfer_engine.request.request import MaskJob, Matcher, SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run import device_logprobs
-from spaninfer_engine.run.in_flight import InFlight, Outcome
-from spaninfer_engine.run.masks import fill_masks, mask_of
+from spaninfer_engine.run.in_flight import InFlight, MasksInFlight, Outcome
+from spaninfer_engine.run.masks import begin_masks, mask_of
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
     Bytes,
@@ -107,19 +108,23 @@ class Runner(Resource):
 
     def start(self, plan: StepPlan) -> Outcome:
         """Launch the plan's step; where there is no memory for it, each of its sequences fails."""
-        if self._newest is not None and self._newest.is_sampled_on_host:
-            self._resolve(self._newest)  # the step reads tokens that are not sampled yet
-        assert self._newest is None or not self._newest.awaits_masks, "a result was not requested"
+        newest = self._newest
+        if newest is not None and newest.is_sampled_on_host:
+            self._resolve(newest)  # the step reads tokens that are not sampled yet
+        if newest is not None and plan.new_sequences:
+            self._await_masks(newest)  # its matchers may read rows that they take
         self._update(plan)
-        on_host = self._on_host.__contains__
-        failed_encodings = self._encode(plan)
         batch = build_batch(
             plan.slices,
             self._sequences,
-            on_host,
+            self._on_host.__contains__,
             self._masks,
             device_reports=self._device.reports_prompts,
         )
+        if newest is not None:
+            self._await_masks(newest)
+            assert not newest.awaits_masks, "a result was not requested"
+        failed_encodings = self._encode(plan)
         unencoded = self._without_rows(batch)
         if unencoded:
             batch = replace(batch, media=tuple(x for x in batch.media if x.slice not in unencoded))
@@ -128,8 +133,8 @@ class Runner(Resource):
         try:
             launched = self._device.launch(batch, updates)
         except NoMemory as error:
-            if self._newest is not None:
-                self._resolve(self._newest)  # the device copies all sequences anew, with its tokens
+            if newest is not None:
+                self._resolve(newest)  # the device copies all sequences anew, with its tokens
             return Outcome(partial(self._give_up, plan, error, failed_encodings))
         self._newest = step = InFlight(
             plan,
@@ -139,7 +144,7 @@ class Runner(Resource):
             unencoded=unencoded,
             failed_encodings=failed_encodings,
         )
-        self._mask(step)
+        self._begin_masks(step)
         return Outcome(partial(self._resolve, step), step)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -161,6 +166,8 @@ class Runner(Resource):
 
     def close(self) -> None:
         """Give the device's memory back; idempotent."""
+        if self._newest is not None and self._newest.masks is not None:
+            self._newest.masks.wait()  # they are written to that memory
         self._device.close()
 
     # ---- before a step ---------------------------------------------------------------------------
@@ -241,20 +248,22 @@ class Runner(Resource):
         """Wait for a step, if that has not been done, and return its result."""
         if step.result is None:
             try:
-                self._mask(step)  # those before have been settled: its tokens are known
+                self._begin_masks(step)  # those before have been settled: its tokens are known
+                self._await_masks(step)
                 step.result = self._result(step)
             except NoMemory as error:
                 step.result = self._give_up(step.plan, error, step.failed_encodings)
             if self._newest is not None:
-                self._mask(self._newest)
+                self._begin_masks(self._newest)
         return step.result
 
-    def _mask(self, step: InFlight) -> None:
-        """Give a step its token masks, once the tokens that they depend on are known.
+    def _begin_masks(self, step: InFlight) -> None:
+        """Begin to give a step its token masks, once the tokens that they depend on are known.
 
-        The forward pass of the step runs meanwhile: it was launched without them.
+        The forward pass of the step runs meanwhile: it was launched without them. Masks that other
+        threads compute are awaited when the next step is about to be launched.
         """
-        if not step.awaits_masks:
+        if not step.awaits_masks or step.masks is not None:
             return
         batch, known, failed = step.batch, self._sequences, self._failed
         slices, ids = np.flatnonzero(batch.masked), batch.seq_ids
@@ -272,8 +281,29 @@ class Runner(Resource):
                 continue
             matcher, prompt_len = self._masks[seq_id]
             jobs.append(MaskJob(matcher, known.tokens[row, prompt_len:stop], place))
+        filled = begin_masks(jobs, bits)
+        if callable(filled):
+            step.masks = MasksInFlight(slices, bits, jobs, filled)
+        else:
+            self._sample(step, slices, bits, zip(jobs, filled, strict=True))
+
+    def _await_masks(self, step: InFlight) -> None:
+        """Have a step sampled whose masks other threads have begun to fill."""
+        if (masks := step.masks) is not None:
+            step.masks = None
+            found = zip(masks.jobs, masks.wait(), strict=True)
+            self._sample(step, masks.slices, masks.bits, found)
+
+    def _sample(
+        self,
+        step: InFlight,
+        slices: NDArray[np.intp],
+        bits: Bytes,
+        found: Iterable[tuple[MaskJob, Bytes | Exception]],
+    ) -> None:
+        """Have a step sampled with what was found as its masks."""
         fixed = dict[int, Bytes]()
-        for job, filled in zip(jobs, fill_masks(jobs, bits), strict=True):
+        for job, filled in found:
             if isinstance(filled, Exception):  # the sequence fails alone
                 step.mask_errors[int(slices[job.row])] = filled
             elif not filled.flags.writeable:
