@@ -19,7 +19,7 @@ _FEW: Final = (8, 16, 32, 48, 64)  # rows of x
 _INNER: Final = 4096
 # Tiles of one group for clusters of 2 to 8 blocks, then of two groups for clusters of 2, then so
 # many that blocks share all of them.
-_TILES: Final = (132, 88, 66, 52, 44, 37, 33, 200, 1000)
+_TILES: Final = (132, 74, 66, 52, 44, 37, 27, 200, 1000)
 _NO_EIGHTS: Final = 4  # outputs more than a multiple of 8: many rows then have tiles of few
 
 

@@ -36,6 +36,11 @@ _TALL = range(385, 449)  # rows of x where tall.cu is faster than cuBLAS, where 
 # Blocks that clusters are made of at most, by groups: two of them, of one group each, have room on
 # each of the 132 SMs of an H200; of two groups, 152 to 180 were as fast as any other number.
 _BLOCKS_IN_CLUSTERS = {1: 264, 2: 200}
+# By splits, of one group: the most clusters, and the splits that more tiles get. SMs come in groups
+# of up to 18, which larger clusters fill unevenly, and the kernel before still has some: a layer of
+# Qwen3-30B-A3B with 80 clusters of 3 for query, key and value takes 350 us at 64 rows, with 80 of 2
+# 341; with 32 of 8 for the output 54.5 us at one row, with 32 of 6 52.6 (H200, 2026-11-29).
+_ROOM_FOR_CLUSTERS = {3: (74, 2), 8: (27, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,9 @@ def choose(shape: Shape, arch: str, shared_bytes: int, *, gated: bool) -> Tile |
     for groups, blocks in _BLOCKS_IN_CLUSTERS.items():
         tiles, chunks = _tiles_and_chunks(shape, groups)
         splits = min(blocks // tiles, chunks, _MAX_SPLITS)
+        most, fewer = _ROOM_FOR_CLUSTERS.get(splits, (tiles, splits))
+        if groups == 1 and tiles > most:
+            splits = fewer
         if splits > 1:
             return fill(tokens, groups, hopper=True, shared_bytes=half, splits=splits)
     if tokens > (64 if gated else 32):
