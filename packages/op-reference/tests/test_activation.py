@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import spaninfer_op_reference
 from spaninfer_op_reference import ACTIVATIONS, erf, gated, log_softmax, softcap, softmax
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion")
@@ -59,6 +60,12 @@ def test_activations_are_those_of_torch(name, dtype):
 
 def test_there_is_no_activation_that_torch_was_not_asked_about():
     assert set(ACTIVATIONS) == set(TORCH)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_public_by_their_names(name):
+    assert getattr(spaninfer_op_reference, name) is ACTIVATIONS[name]
+    assert name in spaninfer_op_reference.__all__
 
 
 def test_silu_of_large_numbers_does_not_overflow():

@@ -71,7 +71,8 @@ MOE = Section(
         "experts": Word(
             TEXTS,
             ["each", "stacked_oi"],
-            "storage: `each` expert alone, `stacked_oi` [E, 2I, H], `stacked_io` [E, H, 2I]",
+            "storage: `each` expert alone; or all, [gate | up]: `stacked_oi` [E, 2I, H], "
+            "`stacked_io` [E, H, 2I]",
         ),
     },
 )
