@@ -20,9 +20,11 @@ from spaninfer_engine import EngineConfig
 from spaninfer_engine.backends.cuda.backend import CudaBackend
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.start import CudaStart
+from spaninfer_engine.backends.cuda.weights.packing import WeightForms
 from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
 from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
 from spaninfer_engine.backends.grid_weights import grid_of_packing
+from spaninfer_engine.backends.start import BoundModel
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import Quantize, QuantizeGroup
 from spaninfer_engine.load import open_checkpoint
@@ -55,12 +57,13 @@ def on_gpu(
         rounded = (
             codes_of_packing(packing) or format_of_packing(packing) or grid_of_packing(packing)
         )
-        ops = CudaOps("bfloat16", "cuda", decoder.groups, quantize=rounded)
+        ops = CudaOps("bfloat16", "cuda", decoder.groups, weights=WeightForms(rounded))
         kept = {decoder.head.linear.weight.name} if head == "16 bits" else ()
         bound = bind_packed(lower(decoder), ops, Packer(ops, checkpoint.reader, kept))
     most = -(-TOKENS // SPAN_LEN) * SPAN_LEN
     start = CudaStart(
-        *(bound, lambda: bound, ops, decoder, Demand(most, 8, most)),
+        BoundModel(bound, ops, decoder, lambda: bound),
+        Demand(most, 8, most),
         span_len=SPAN_LEN,
         graphs=False,
         tuning=CudaBackend.tuning,

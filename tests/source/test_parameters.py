@@ -22,20 +22,9 @@ OPERATORS = {
 COMMANDS, CALLED_BY_NUMBA = {"command"}, {"intrinsic", "entry"}
 
 LEFT = {
-    "attention.attend_rows",
-    "attention.attend_slice",
-    "backend.start",
-    "canvas.place",
-    "compressed_tensors._format",
     "conversion.convert",
-    "draw.cover_at",
     "experts._check",
-    "ops.__init__",
     "prepared._load",
-    "quantised._pack",
-    "script.__init__",
-    "start.__init__",
-    "tokenizer.__init__",
 }
 """Functions whose parameters are still to be grouped: take away, add none."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from spaninfer.bench.pictures.atlas import SIDE
-from spaninfer.bench.pictures.draw import blend, cover_at, ground_at
+from spaninfer.bench.pictures.draw import Points, blend, cover_at, ground_at
 from spaninfer.bench.pictures.scene import NUM_SPRITES, SPRITE
 from torch import Tensor
 
@@ -116,7 +116,7 @@ def _sprite(
     first = sprite[..., SPRITE["outline"]].long() * (SIDE * SIDE)
     is_used = sprite[..., SPRITE["scale"]] > 0
     whole = torch.where(is_used[..., None], sprite, torch.ones_like(sprite))
-    cover = cover_at(whole, outlines, x, y, when, xp=torch, first=first) * is_used
+    cover = cover_at(whole, outlines, Points(x, y, when), xp=torch, first=first) * is_used
     blended = torch.stack(blend(list(pixels), whole, cover))
     return blended, cover.view(len(cover), CELLS, -1).mean(-1)
 

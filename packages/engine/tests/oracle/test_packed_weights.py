@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import ALL, Case
-from spaninfer_engine.backends.cpu.ops import CpuOps
+from spaninfer_engine.backends.cpu.ops import CpuOps, WeightForms
 from spaninfer_engine.load.packed.file import PACKED_FILE, describe_tensors, open_packed
 from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.ops.operation import Use
@@ -25,7 +25,7 @@ def test_a_file_holds_what_steps_use_bit_by_bit(
 ) -> None:
     model = load(name).model
     program, reader = lower(model.decoder), model.checkpoint.reader
-    ops = CpuOps(format=Format("int4", 32))
+    ops = CpuOps(weights=WeightForms(Format("int4", 32)))
     pack, kept, found = Packer(ops, reader), dict[str, Weight](), dict[str, Weight]()
 
     def keep(uses: Sequence[Use], layout: str) -> Weight:

@@ -17,15 +17,15 @@ from spaninfer_op_reference import WeightFormat
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import MAX_ROWS, HostTower
 from spaninfer_engine.backends.rank import ALONE, Rank
-from spaninfer_engine.backends.start import Start, Tell
+from spaninfer_engine.backends.start import BoundModel, Start, Tell
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import BackendName, DType, EngineConfig, KVDType, Quantize
 from spaninfer_engine.errors import ConfigError, UnsupportedTask
 from spaninfer_engine.load.packed.packing import number_bits
-from spaninfer_engine.ops.bound import Programs, Result
+from spaninfer_engine.ops.bound import Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.request.logprobs import TokenLogprobs
-from spaninfer_engine.spec.nodes import CacheGroup, Model
+from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.step.plan import Tuning
 
 Chosen: TypeAlias = tuple[DType, str]
@@ -141,20 +141,9 @@ class Backend(ABC):
 
     @abstractmethod
     def start(
-        self,
-        bound: Programs[Any],
-        ops: Any,
-        model: Model,
-        demand: Demand,
-        *,
-        few_layers: Callable[[], Programs[Any]],
-        asked: EngineConfig,
-        span_len: int,
+        self, bound: BoundModel, demand: Demand, *, asked: EngineConfig, span_len: int
     ) -> Start:
-        """Return what starts the device of a bound model.
-
-        `few_layers` binds the same model with few layers, which calls the same kernels.
-        """
+        """Return what starts the device of a bound model."""
 
     def profiler(self) -> Profiler:
         """Return a profiler of what the backend computes; UnsupportedTask without one."""

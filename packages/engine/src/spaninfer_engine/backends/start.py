@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias
 
 from spaninfer_engine.backends.host.device import HostDevice
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.cache.memory_plan import Needs
+from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.rotary import Rotary
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.table import Ops
@@ -27,6 +29,19 @@ class Start(Protocol):
     def device(self, setup: DeviceSetup, tell: Tell) -> Any:
         """Return the device, ready to compute: a Device, of an encoder a TextDevice."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoundModel:
+    """A model, the operators of a backend, and the model's programs bound to them.
+
+    `few_layers` binds the same model with few layers, which calls the same kernels.
+    """
+
+    programs: Programs[Any]
+    ops: Any
+    model: Model
+    few_layers: Callable[[], Programs[Any]]
 
 
 class HostStart(Generic[A]):

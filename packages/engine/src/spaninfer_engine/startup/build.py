@@ -16,7 +16,7 @@ from spaninfer_engine.backends.host_memory import total_bytes
 from spaninfer_engine.backends.rank import ALONE, Rank
 from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.backends.setup import DeviceSetup
-from spaninfer_engine.backends.start import Start
+from spaninfer_engine.backends.start import BoundModel, Start
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError, NotBuilt
 from spaninfer_engine.load import Checkpoint, open_checkpoint
@@ -178,12 +178,10 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     pack = WeightCount(weights)
     bound = bind_packed(source.program, ops, pack, stage_of(progress, "weights"))
     compute = _with_formats(compute, weights)
+    few_layers = partial(bind_packed, lower(shortened(model)), ops, pack)
     start = compute.backend.start(
-        bound,
-        ops,
-        model,
+        BoundModel(bound, ops, model, few_layers),
         decide_demand(asked, compute, model),
-        few_layers=partial(bind_packed, lower(shortened(model)), ops, pack),
         asked=asked,
         span_len=asked.span_len or SPAN_LEN,
     )

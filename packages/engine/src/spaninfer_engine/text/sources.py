@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import Tokenizer as Library
@@ -85,18 +86,12 @@ def _from_library(
     )
     before, after = codec.added_by_default
     frame = _frame(settings, bos_id, eos_id, default=Frame(tuple(before), tuple(after)))
+    frame = replace(frame, pair=codec.pair_frame)
     named = (eos_id, *map(codec.find_id, end_texts))
     ends = {*end_ids, *(token_id for token_id in named if token_id is not None)}
     special = {token.token_id: token for token in codec.special_tokens}
     special |= {token.token_id: token for token in stated if not token.is_text}
-    return Tokenizer(
-        codec,
-        special.values(),
-        frame=frame,
-        pair=codec.pair_frame,
-        bos_id=bos_id,
-        eos_ids=ends,
-    )
+    return Tokenizer(codec, special.values(), frame=frame, bos_id=bos_id, eos_ids=ends)
 
 
 def _demand_places(library: Library, stated: Iterable[SpecialToken]) -> None:

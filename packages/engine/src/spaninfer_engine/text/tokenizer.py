@@ -15,14 +15,6 @@ JOINT = "☺"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """The ids that belong before and after a whole text."""
-
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PairFrame:
     """The ids around and between the two texts of a pair."""
 
@@ -30,6 +22,15 @@ class PairFrame:
     between: tuple[int, ...]
     after: tuple[int, ...]
     has_types: bool  # have tokens of the second text, and those behind it, token type 1?
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The ids that belong before and after a whole text, and around a pair where that is known."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    pair: PairFrame | None = None
 
 
 class Tokenizer:
@@ -47,13 +48,12 @@ class Tokenizer:
         frame: Frame = Frame(),
         bos_id: int | None = None,
         eos_ids: Iterable[int] = (),
-        pair: PairFrame | None = None,
         is_wordless: bool = False,
     ) -> None:
         tokens = list(special)
         controls = [token for token in tokens if not token.is_text]
         self._codec = codec
-        self._frame, self._pair = frame, pair
+        self._frame = frame
         self._finder = SpecialFinder(tokens)
         self._texts = {token.token_id: token.text for token in tokens}
         self.vocab_size = max([codec.vocab_size, *(i + 1 for i in self._texts)])
@@ -112,12 +112,12 @@ class Tokenizer:
         `limit`: of more tokens than that the longer text loses its end first, as in
         transformers' `longest_first`. InvalidPrompt where nothing says what stands between texts.
         """
-        if self._pair is None:
+        pair = self._frame.pair
+        if pair is None:
             raise InvalidPrompt(
                 "this model's tokenizer does not say what stands between the texts of a pair; "
                 "give it a tokenizer.json whose post-processor does"
             )
-        pair = self._pair
         one, two = (self.encode(text, add_special=False) for text in (first, second))
         if limit is not None:
             room = limit - len(pair.before) - len(pair.between) - len(pair.after)

@@ -7,7 +7,7 @@ from gguf_model import random_blocks
 from published import METHODS, Method
 from spaninfer_engine.backends.cpu.elementwise import TABLE
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT, PRODUCT, STACK, TURNED_STACK
-from spaninfer_engine.backends.cpu.ops import CpuOps
+from spaninfer_engine.backends.cpu.ops import CpuOps, WeightForms
 from spaninfer_engine.backends.cpu.quantised import (
     keep_codes_together,
     kept_bits,
@@ -169,11 +169,12 @@ def test_the_backend_takes_codes_for_gemms_unless_another_format_was_requested()
     assert CpuOps().quantized_packer(formats, STACK) is not None
     assert CpuOps().quantized_packer(formats, EXACT_PRODUCT) is None  # of a router
     assert CpuOps().quantized_packer(formats, TURNED_STACK) is None
-    assert CpuOps(format=Format("bfloat16")).quantized_packer(formats, PRODUCT) is None
+    rounding = CpuOps(weights=WeightForms(Format("bfloat16")))
+    assert rounding.quantized_packer(formats, PRODUCT) is None
 
 
 def test_a_table_is_the_panels_of_the_head_unless_gemms_take_another_format():
-    formats, requested = [_of_gguf("Q4_0").format], CpuOps(format=Format("bfloat16"))
+    formats, requested = [_of_gguf("Q4_0").format], CpuOps(weights=WeightForms(Format("bfloat16")))
 
     assert CpuOps().coded_layout(TABLE) == PRODUCT
     assert requested.coded_layout(TABLE) == TABLE

@@ -11,6 +11,7 @@ import spaninfer_op_reference as definition
 torch = pytest.importorskip("torch")
 
 from spaninfer_engine.backends.torch.attention import (  # noqa: E402
+    LayerSpans,
     Scoring,
     attend_rows,
     attend_slice,
@@ -75,7 +76,9 @@ def test_the_newest_rows_of_requests_read_what_is_theirs(scoring: Scoring) -> No
     tables, rows = torch.from_numpy(TABLES), torch.from_numpy(ROWS)
     lengths = torch.tensor(LENGTHS, dtype=torch.int32)
 
-    read = attend_rows(torch.from_numpy(QUERY), keys, values, tables, rows, lengths, scoring)
+    read = attend_rows(
+        torch.from_numpy(QUERY), LayerSpans(keys, values, tables), rows, lengths, scoring
+    )
 
     for index, (row, length) in enumerate(zip(ROWS, LENGTHS, strict=True)):
         if length == 0:
@@ -93,10 +96,9 @@ def test_a_slice_in_pieces_reads_what_it_reads_at_once(
     keys, values = _spans()
     query = RNG.standard_normal((16, HEADS, KEY))
     run = Run(0, 16, int(ROWS[3]), 8, 24)
+    spans = LayerSpans(keys, values, torch.from_numpy(TABLES[ROWS[3]]))
 
-    read = attend_slice(
-        torch.from_numpy(query), keys, values, torch.from_numpy(TABLES[ROWS[3]]), run, scoring
-    )
+    read = attend_slice(torch.from_numpy(query), spans, run, scoring)
 
     expected = _expected(query, ROWS[3], 8, 24, scoring)
     np.testing.assert_allclose(read.numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from spaninfer_engine.load.tensors.rows import HalvedRows
+from spaninfer_engine.load.tensors.rows import halved_rows
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Stored:
 def test_pairs_of_rows_come_out_in_halves_per_head():
     rows = np.arange(8)[:, None] * np.ones((1, 3))
 
-    read = HalvedRows(Stored(rows), num_heads=2).read()
+    read = halved_rows(Stored(rows), num_heads=2).read()
 
     assert read[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
@@ -42,14 +42,14 @@ def test_rotating_pairs_before_is_rotating_halves_after():
         return np.concatenate([turned.real, turned.imag])
 
     paired = in_pairs(query @ hidden).T @ (key @ hidden)
-    halved = in_halves(HalvedRows(Stored(query), 1).read() @ hidden).T @ (
-        HalvedRows(Stored(key), 1).read() @ hidden
+    halved = in_halves(halved_rows(Stored(query), 1).read() @ hidden).T @ (
+        halved_rows(Stored(key), 1).read() @ hidden
     )
 
     np.testing.assert_allclose(paired, halved)
 
 
 def test_a_bias_is_ordered_like_the_rows_of_its_weight():
-    bias = HalvedRows(Stored(np.arange(4.0)), num_heads=1)
+    bias = halved_rows(Stored(np.arange(4.0)), num_heads=1)
 
     assert bias.read().tolist() == [0, 2, 1, 3]

@@ -8,7 +8,7 @@ returns the response needs none of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -17,8 +17,6 @@ from spaninfer_engine import EngineError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spaninfer_serving.wire.errors import Problem
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DirectRoutes:

@@ -19,14 +19,12 @@ from spaninfer_engine.backends.backend import (
     only_float32,
 )
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.backends.start import Tell as StageTell
 from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.load.packed.packing import GROUPED, packing_of
-from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Model
 
 TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64)
 """Decodes wait for the prompts beside them: in the bundled model, a step of 8 decodes takes 10 ms,
@@ -70,7 +68,7 @@ class CpuBackend(Backend):
         """Return the kernels' operators."""
         from spaninfer_kernels_cpu import Format
 
-        from spaninfer_engine.backends.cpu.ops import CpuOps
+        from spaninfer_engine.backends.cpu.ops import CpuOps, WeightForms
         from spaninfer_engine.backends.cpu.tuning import GemmTuner
 
         asked, dtype = options.asked, options.dtype
@@ -83,10 +81,8 @@ class CpuBackend(Backend):
         format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
             dtype,
-            format=format,
-            stored_as=options.stored_as,
+            weights=WeightForms(format, options.stored_as, options.formats),
             kv_dtype=kv_dtype,
-            formats=options.formats,
             on_progress=on_progress,
             tuner=GemmTuner(asked.tune),
         )
@@ -97,11 +93,9 @@ class CpuBackend(Backend):
 
         return kept_bits(format)
 
-    def start(
-        self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
-    ) -> Start:
+    def start(self, bound: BoundModel, *_: object, **__: object) -> Start:
         """Return the start of a device on the host, before which kernels are tuned."""
-        return TunedStart(bound.run, ops, model)
+        return TunedStart(bound.programs.run, bound.ops, bound.model)
 
     def host_sampling(self, vocab: int) -> HostSampling:
         """Return the kernels."""

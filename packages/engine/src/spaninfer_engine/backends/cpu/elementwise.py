@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spaninfer_kernels_cpu import (
@@ -79,39 +80,21 @@ def rms_norm(operation: Operation, pack: Pack) -> Write:
     """The norm of rows, or of every head."""
     weight = _vector(operation, "weight", pack)
     eps, plus_one = operation.number("eps"), bool(operation.constant("plus_one"))
-
-    def write(to: Recorder, x: Value) -> Values:
-        out = to.new(*x.shape, per_logit=x.per_logit)
-        to.calls.append(
-            rms_norm_call(
-                x.rows,
-                RmsNorm(weight, eps, plus_one),
-                out=out.rows,
-                parts=x.size // len(weight),
-                count=x.count,
-            )
-        )
-        return (out,)
-
-    return write
+    return _norm(partial(rms_norm_call, norm=RmsNorm(weight, eps, plus_one)), len(weight))
 
 
 def layer_norm(operation: Operation, pack: Pack) -> Write:
     """The norm of rows, or of every head."""
     weight, eps = _vector(operation, "weight", pack), operation.number("eps")
     bias = _vector(operation, "bias", pack) if len(operation.weights) > 1 else None
+    return _norm(partial(layer_norm_call, norm=LayerNorm(weight, bias, eps)), len(weight))
 
+
+def _norm(call: Callable[..., Any], channels: int) -> Write:
     def write(to: Recorder, x: Value) -> Values:
         out = to.new(*x.shape, per_logit=x.per_logit)
-        to.calls.append(
-            layer_norm_call(
-                x.rows,
-                LayerNorm(weight, bias, eps),
-                out=out.rows,
-                parts=x.size // len(weight),
-                count=x.count,
-            )
-        )
+        parts = x.size // channels
+        to.calls.append(call(x.rows, out=out.rows, parts=parts, count=x.count))
         return (out,)
 
     return write

@@ -8,6 +8,7 @@ definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ from spaninfer_engine.backends.cpu.quantised import (
     kernel_format,
     pack_quantised,
 )
-from spaninfer_engine.backends.cpu.script import chain
+from spaninfer_engine.backends.cpu.script import Workers, chain
 from spaninfer_engine.backends.cpu.tuning import GemmTuner
 from spaninfer_engine.backends.reference.ops import ReferenceOps
 from spaninfer_engine.errors import ConfigError
@@ -63,13 +64,24 @@ Array = NDArray[np.float32]
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
+@dataclass(frozen=True, slots=True)
+class WeightForms:
+    """The forms that weights of GEMMs are packed in: `format`, or else as they are stored.
+
+    Bfloat16 stays bfloat16 (`stored_as` is what the weights of a model without any would be stored
+    in), and quantised ones stay codes where GEMMs have them (`formats` are those, by name).
+    """
+
+    format: Format | None = None
+    stored_as: str = "float32"
+    formats: Mapping[str, WeightFormat] = field(default_factory=dict)
+
+
 class CpuOps(ReferenceOps):
     """ops.table.Ops on numpy arrays of float32, on the threads of a team.
 
-    Weights of GEMMs are packed: in `format`, or else as they are stored, bfloat16 in bfloat16
-    (`stored_as` is what those of a model without weights would be stored in), and quantised ones as
-    codes where GEMMs have them (`formats` are those, by name). GEMMs see activations in
-    `dtype`, everything else sees them in float32; the KV cache is stored in `kv_dtype`.
+    GEMMs see activations in `dtype`, everything else sees them in float32; their weights are packed
+    in the forms `weights`; the KV cache is stored in `kv_dtype`.
     `on_progress` reports kernels that are compiled while a step waits. `tuner` chooses the
     GEMMs' kernels.
     """
@@ -80,10 +92,8 @@ class CpuOps(ReferenceOps):
         self,
         dtype: Literal["float32", "bfloat16"] = "float32",
         *,
-        format: Format | None = None,
-        stored_as: str = "float32",
+        weights: WeightForms = WeightForms(),
         kv_dtype: CacheKind = "float32",
-        formats: Mapping[str, WeightFormat] | None = None,
         team: ThreadPool | None = None,
         on_progress: OnProgress | None = None,
         tuner: GemmTuner | None = None,
@@ -93,8 +103,7 @@ class CpuOps(ReferenceOps):
         self.claims = recorded_claims(
             rounded=dtype == "bfloat16", tuner=self._tuner, can_join=self._can_join
         )
-        self._format, self._stored_as, self._kv_dtype = format, stored_as, kv_dtype
-        self._formats = formats or {}
+        self._weights, self._kv_dtype = weights, kv_dtype
         self._team = team
         self._inputs = Inputs()
         self._compilers = Compilers(on_progress)
@@ -129,7 +138,8 @@ class CpuOps(ReferenceOps):
 
     def chain(self, program: BoundProgram[Array]) -> BoundProgram[Array]:
         """Run neighbours that are recorded as one script."""
-        return chain(program, self._team or shared_thread_pool(), self._inputs, self._compilers)
+        team = self._team or shared_thread_pool()
+        return chain(program, Workers(team, self._inputs, self._compilers))
 
     def cache(self, group: CacheGroup, num_spans: int, span_len: int) -> SpanCache[NDArray[Any]]:
         """Allocate the spans of a cache group."""
@@ -141,7 +151,7 @@ class CpuOps(ReferenceOps):
         """Return weights of GEMMs packed, others as arrays."""
         arrays = [_narrowed(array) for array in arrays]
         if layout in (PRODUCT, EXACT_PRODUCT, STACK, TURNED_STACK):
-            format = self._format if layout != EXACT_PRODUCT else None
+            format = self._weights.format if layout != EXACT_PRODUCT else None
             return pack_stack(as_stacks(arrays, layout), format or self._as_stored(arrays))
         if layout == TABLE:  # as kernels read it: in place, if that can be
             return np.require(super().pack(arrays, "stored"), requirements=["C", "ALIGNED"])
@@ -149,7 +159,7 @@ class CpuOps(ReferenceOps):
 
     def coded_layout(self, layout: str) -> str:
         """Rows of a table are read from the panels of GEMMs, where these hold a file's codes."""
-        return PRODUCT if layout == TABLE and self._format is None else layout
+        return PRODUCT if layout == TABLE and self._weights.format is None else layout
 
     def quantized_packer(
         self, formats: Sequence[WeightFormat], layout: str
@@ -158,7 +168,7 @@ class CpuOps(ReferenceOps):
 
         None where no GEMM has their codes, and for GEMMs where another format was requested.
         """
-        is_product = layout in (PRODUCT, STACK) and self._format is None
+        is_product = layout in (PRODUCT, STACK) and self._weights.format is None
         if not is_product and layout != TABLE:
             return None
         format = kernel_format(formats)
@@ -166,14 +176,14 @@ class CpuOps(ReferenceOps):
 
     def _can_join(self, operations: Sequence[Operation]) -> bool:
         """Return True if these projections may be joined without dequantising their weights."""
-        if not can_join(operations) or self._format is not None:
+        if not can_join(operations) or self._weights.format is not None:
             return can_join(operations)
         names = [use_of(each, "weight").tensors[0].name for each in operations]
-        return keep_codes_together([self._formats.get(name) for name in names])
+        return keep_codes_together([self._weights.formats.get(name) for name in names])
 
     def _as_stored(self, arrays: Sequence[Packable]) -> Format:
         """Return the format that keeps numbers as they are."""
-        stored = {getattr(array, "dtype", self._stored_as) for array in arrays}
+        stored = {getattr(array, "dtype", self._weights.stored_as) for array in arrays}
         return Format("bfloat16" if stored <= {_BFLOAT16, "bfloat16"} else "float32")
 
     def prepare(self, step: Step[Array]) -> None:

@@ -43,9 +43,15 @@ class Recorded:
         raise AssertionError("a recorded kernel is run by the script that it is part of")
 
 
-def chain(
-    program: BoundProgram[Floats], team: ThreadPool, inputs: Inputs, compilers: Compilers
-) -> BoundProgram[Floats]:
+class Workers(NamedTuple):
+    """What scripts are run by: threads, the inputs of steps, and compilers of their kernels."""
+
+    team: ThreadPool
+    inputs: Inputs
+    compilers: Compilers
+
+
+def chain(program: BoundProgram[Floats], workers: Workers) -> BoundProgram[Floats]:
     """Return the steps with every run of recorded neighbours as one step."""
     logit_slots = _logit_slots(program)
     joined: list[BoundKernel] = []
@@ -57,7 +63,7 @@ def chain(
         stop = start + len(parts)
         if is_recorded:
             rest = program.kernels[stop:]
-            script = partial(_Script, team=team, inputs=inputs, compilers=compilers)
+            script = partial(_Script, workers=workers)
             joined.append(_join(parts, rest, program.result, logit_slots[start], script))
         else:
             joined += parts
@@ -137,14 +143,10 @@ class _Script:
         read: tuple[int, ...],
         results: tuple[int, ...],
         per_logit: tuple[bool, ...],
-        *,
-        team: ThreadPool,
-        inputs: Inputs,
-        compilers: Compilers,
+        workers: Workers,
     ) -> None:
         self._parts, self._read, self._results = parts, read, results
-        self._per_logit, self._team, self._inputs = per_logit, team, inputs
-        self._compilers = compilers
+        self._per_logit, self._workers = per_logit, workers
         self._linked: _Linked | None = None
         self._last_run: LastRun | None = None
 
@@ -156,10 +158,11 @@ class _Script:
             linked = self._linked = self._link(step, inputs)
         for value, array in zip(linked.inputs, inputs, strict=True):
             value.view(len(array))[...] = array
-        counts, begin = self._inputs.counts(), thread_time_ns()
+        team = self._workers.team
+        counts, begin = self._workers.inputs.counts(), thread_time_ns()
         wakes = is_worth_waking(self._last_run, rows)
-        self._team.run(linked.script, counts, wakes=wakes)
-        threads = self._team.num_threads if wakes else 1
+        team.run(linked.script, counts, wakes=wakes)
+        threads = team.num_threads if wakes else 1
         self._last_run = LastRun(rows, (thread_time_ns() - begin) * threads)
         made = tuple(
             value.view(num_logits if value.per_logit else rows) for value in linked.results
@@ -178,7 +181,7 @@ class _Script:
             )
         caches = step.attention.caches
         rotated = [rotation.cos.shape[-1] for rotation in step.rotations]
-        recorder = Recorder(self._inputs, caches, rotated, rows=rows, num_logits=num_logits)
+        recorder = Recorder(self._workers.inputs, caches, rotated, rows=rows, num_logits=num_logits)
         values = {
             slot: recorder.new(*array.shape[1:], per_logit=of_logits)
             for slot, array, of_logits in zip(self._read, inputs, self._per_logit, strict=True)
@@ -195,7 +198,7 @@ class _Script:
                 if all(value.buffer is not one.buffer for one in given):
                     recorder.give_back(value.buffer, per_logit=value.per_logit)
         results = tuple(values[slot] for slot in self._results)
-        self._compilers.finish(call.kernel for call in recorder.calls)
+        self._workers.compilers.finish(call.kernel for call in recorder.calls)
         script = Script(recorder.calls)
         return _Linked(script, given, results, rows, num_logits, caches, recorder.buffers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +18,14 @@ from spaninfer_engine.backends.backend import (
 )
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.host.tower import HostTower
-from spaninfer_engine.backends.start import Start, Tell
+from spaninfer_engine.backends.start import BoundModel, Start, Tell
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.packed.packing import GRID_NAMES, number_bits, packing_of
-from spaninfer_engine.ops.bound import TEXT, Programs, Result
+from spaninfer_engine.ops.bound import TEXT, Result
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Encoder, Model
+from spaninfer_engine.spec.nodes import Encoder
 from spaninfer_engine.step.plan import Tuning
 
 MIN_SPAN_LEN = 16  # and a power of two: what the kernels address
@@ -146,6 +146,7 @@ class CudaBackend(Backend):
 
         from spaninfer_engine.backends.cuda.fusions.linear_attention import refuse_states
         from spaninfer_engine.backends.cuda.ops import CudaOps
+        from spaninfer_engine.backends.cuda.weights.packing import WeightForms
         from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
         from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
         from spaninfer_engine.backends.grid_weights import grid_of_packing
@@ -159,8 +160,7 @@ class CudaBackend(Backend):
             options.device,
             options.groups,
             options.kv_dtype,
-            quantize=of_gpu or grid_of_packing(packing),
-            has_codes=bool(options.formats),
+            weights=WeightForms(of_gpu or grid_of_packing(packing), bool(options.formats)),
             batch_invariant=options.asked.batch_invariant,
         )
 
@@ -197,33 +197,23 @@ class CudaBackend(Backend):
         return scaled.kept_bits(format) or quantised.kept_bits(format)
 
     def start(
-        self,
-        bound: Programs[Any],
-        ops: Any,
-        model: Model,
-        demand: Demand,
-        *,
-        few_layers: Callable[[], Programs[Any]],
-        asked: EngineConfig,
-        span_len: int,
+        self, bound: BoundModel, demand: Demand, *, asked: EngineConfig, span_len: int
     ) -> Start:
         """Return the start of a device that computes by itself."""
         from spaninfer_engine.backends.cuda.start import CudaStart
 
+        model = bound.model
         if isinstance(model, Encoder):
             from spaninfer_engine.backends.cuda.encoder_start import CudaEncoderStart
 
-            return CudaEncoderStart(bound, ops, model, demand)
+            return CudaEncoderStart(bound, demand)
         if asked.batch_invariant:
-            refuse_varying(step.name for step in bound[TEXT].kernels)
+            refuse_varying(step.name for step in bound.programs[TEXT].kernels)
         if model.towers and model.media is not None and model.media.bidirectional:
             refuse_codes(asked)
         graphs = asked.graphs is not False
         return CudaStart(
             bound,
-            few_layers,
-            ops,
-            model,
             demand,
             span_len=span_len,
             graphs=graphs,

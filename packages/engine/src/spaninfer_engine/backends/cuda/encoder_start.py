@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +11,9 @@ from spaninfer_engine.backends.cuda.encoder import CudaEncoderOps
 from spaninfer_engine.backends.cuda.graphs.memory import allocated_bytes, in_memory
 from spaninfer_engine.backends.cuda.text_device import CudaTextDevice, TextProgram
 from spaninfer_engine.backends.setup import DeviceSetup
-from spaninfer_engine.backends.start import Tell
+from spaninfer_engine.backends.start import BoundModel, Tell
 from spaninfer_engine.cache.memory_plan import Demand, Needs
-from spaninfer_engine.ops.bound import Programs
-from spaninfer_engine.spec.nodes import Encoder, ropes
+from spaninfer_engine.spec.nodes import ropes
 from spaninfer_engine.step.batch import cut_batch
 from spaninfer_engine.step.sequences import Sequences
 
@@ -25,11 +23,11 @@ _LESS = "lower --step-tokens or --max-len"
 class CudaEncoderStart:
     """An encoder bound to the CUDA backend, and the most that its steps can be."""
 
-    def __init__(
-        self, bound: Programs[Any], ops: CudaEncoderOps, encoder: Encoder, demand: Demand
-    ) -> None:
-        self._ops, self._demand = ops, demand
-        self._program = TextProgram(bound.run, ops, ropes(encoder), demand.max_len)
+    def __init__(self, bound: BoundModel, demand: Demand) -> None:
+        self._ops: CudaEncoderOps = bound.ops
+        self._demand = demand
+        rotations = ropes(bound.model)
+        self._program = TextProgram(bound.programs.run, self._ops, rotations, demand.max_len)
 
     def measure(self, tell: Tell) -> Needs:
         """Compute the largest step, which compiles what is missing; return what it takes.

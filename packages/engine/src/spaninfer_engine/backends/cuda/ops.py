@@ -32,7 +32,12 @@ from spaninfer_engine.backends.cuda.kernels.heads import Heads
 from spaninfer_engine.backends.cuda.kernels.kernels import FORMATS, Kernels
 from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm
 from spaninfer_engine.backends.cuda.weights.linear import LinearWeight
-from spaninfer_engine.backends.cuda.weights.packing import GEMMS, Rounding, WeightPacker
+from spaninfer_engine.backends.cuda.weights.packing import (
+    AS_STORED,
+    GEMMS,
+    WeightForms,
+    WeightPacker,
+)
 from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.ops import TorchOps
 from spaninfer_engine.config import KVDType
@@ -61,16 +66,15 @@ class CudaOps(TorchOps):
         groups: Sequence[CacheGroup] = (),
         kv_dtype: KVDType | None = None,
         *,
-        quantize: Rounding | None = None,
-        has_codes: bool = False,
+        weights: WeightForms = AS_STORED,
         batch_invariant: bool = False,
     ) -> None:
         super().__init__(dtype, device)
-        self.joins_shared_experts = quantize is None and not has_codes
+        self.joins_shared_experts = weights == AS_STORED
         self.kernels = Kernels(self.dtype, self.device, batch_invariant=batch_invariant)
         self._quantized = QuantizedGemm(self.kernels)
         self._packer = WeightPacker(
-            self.kernels, self._quantized, super().pack, self.upload, quantize
+            self.kernels, self._quantized, super().pack, self.upload, weights.rounding
         )
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]

@@ -24,7 +24,7 @@ from spaninfer_engine.backends.cuda.tower import CudaTowerOps
 from spaninfer_engine.backends.cuda.warmup import largest_input
 from spaninfer_engine.backends.host.tower import HostTower
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
-from spaninfer_engine.backends.start import Tell
+from spaninfer_engine.backends.start import BoundModel, Tell
 from spaninfer_engine.cache.memory_plan import Demand, Needs
 from spaninfer_engine.ops.bound import TEXT, Programs
 from spaninfer_engine.ops.rotary import Rotary
@@ -40,28 +40,19 @@ _LESS = "lower --step-tokens, --max-running or --max-len"
 
 
 class CudaStart:
-    """A model bound to the CUDA backend, and the most that its sequences and steps can be.
-
-    `few_layers` returns the same model with few layers, which launches the same kernels.
-    """
+    """A model bound to the CUDA backend, and the most that its sequences and steps can be."""
 
     def __init__(
-        self,
-        bound: Programs[Any],
-        few_layers: Callable[[], Programs[Any]],
-        ops: CudaOps,
-        decoder: Decoder,
-        demand: Demand,
-        *,
-        span_len: int,
-        graphs: bool,
-        tuning: Tuning,
+        self, bound: BoundModel, demand: Demand, *, span_len: int, graphs: bool, tuning: Tuning
     ) -> None:
-        self._bound, self._few_layers = bound, few_layers
+        self._bound, self._few_layers = bound.programs, bound.few_layers
+        ops: CudaOps = bound.ops
+        decoder = bound.model
+        assert isinstance(decoder, Decoder), decoder
         self._ops, self._decoder = ops, decoder
         self._demand, self._span_len, self._graphs = demand, span_len, graphs
         self._tuning = tuning
-        self._is_by_prompt = any(step.name in BY_PROMPT for step in bound[TEXT].kernels)
+        self._is_by_prompt = any(step.name in BY_PROMPT for step in self._bound[TEXT].kernels)
         self._ropes = ropes(decoder)
         tables = [ops.rotation_table(rope, demand.max_len) for rope in self._ropes]
         self._angles = [

@@ -12,12 +12,10 @@ from spaninfer_engine.backends.backend import (
     only_float32,
 )
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
-from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Model
 
 
 class ReferenceBackend(Backend):
@@ -43,8 +41,6 @@ class ReferenceBackend(Backend):
         """The numbers that levels stand for are held, in float32."""
         return 32
 
-    def start(
-        self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
-    ) -> Start:
+    def start(self, bound: BoundModel, *_: object, **__: object) -> Start:
         """Return the start of a device on the host."""
-        return HostStart(bound.run, ops, model)
+        return HostStart(bound.programs.run, bound.ops, bound.model)

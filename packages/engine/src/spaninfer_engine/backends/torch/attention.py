@@ -44,11 +44,19 @@ class Seen(NamedTuple):
     start: int = 0
 
 
+class LayerSpans(NamedTuple):
+    """The spans of one layer, keys[S L K D] and values[S L K E], and which are read, in order:
+    those of one slice [M], or of requests [N M].
+    """
+
+    keys: Tensor
+    values: Tensor
+    table: Tensor
+
+
 def attend_slice(
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    table: Tensor,
+    spans: LayerSpans,
     run: Run,
     scoring: Scoring,
     sinks: Tensor | None = None,
@@ -56,15 +64,15 @@ def attend_slice(
 ) -> Tensor:
     """Return what query[T H D] of one slice reads, [T H E], in pieces that fit into memory.
 
-    keys[S L K D] and values[S L K E] are one layer's spans, table[M] the slice's span numbers.
     until[T]: the position behind the last that each row sees; None: its own.
     """
+    keys, values, table = spans
     low = 0 if scoring.window is None else max(0, run.start - scoring.window + 1)
     first = low // keys.shape[1]
     last = -(-run.stop // keys.shape[1])
     start = first * keys.shape[1]
-    key, value = (spans[table[first:last]].flatten(0, 1)[None, : run.stop - start]
-                  for spans in (keys, values))  # fmt: skip
+    key, value = (part[table[first:last]].flatten(0, 1)[None, : run.stop - start]
+                  for part in (keys, values))  # fmt: skip
     rows = max(1, MAX_SCORES // (query.shape[1] * key.shape[1]))
     positions = torch.arange(run.start, run.stop, device=query.device)
     newest = positions if until is None else until - 1
@@ -78,9 +86,7 @@ def attend_slice(
 
 def attend_rows(
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tables: Tensor,
+    spans: LayerSpans,
     rows: Tensor,
     lengths: Tensor,
     scoring: Scoring,
@@ -88,11 +94,11 @@ def attend_rows(
 ) -> Tensor:
     """Return what query[R H D], the newest row of R requests, reads: [R H E].
 
-    tables[N M] are the span numbers of requests, rows[R] whose they are, lengths[R] how many
-    positions each sees; 0 of a padding row, which reads nothing. All M columns are gathered.
+    rows[R] are the rows of the table, lengths[R] how many positions each sees; 0 of a padding row,
+    which reads nothing. All columns of the table are gathered.
     """
-    numbers = tables[rows]
-    key, value = (spans[numbers].flatten(1, 2) for spans in (keys, values))
+    numbers = spans.table[rows]
+    key, value = (part[numbers].flatten(1, 2) for part in (spans.keys, spans.values))
     newest = lengths[:, None] - 1
     return attend_keys(query[:, None], key, value, Seen(newest, newest), scoring, sinks)[:, 0]
 

@@ -6,13 +6,11 @@ from typing import Any
 
 from spaninfer_engine.backends.backend import Backend, BackendOptions, Chosen, OnProgress, Profiler
 from spaninfer_engine.backends.hardware import Machine
-from spaninfer_engine.backends.start import HostStart, Start
+from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.config import DTYPES, DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
-from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.table import Ops
-from spaninfer_engine.spec.nodes import Model
 
 
 class TorchBackend(Backend):
@@ -60,8 +58,6 @@ class TorchBackend(Backend):
         """The numbers that levels stand for are held, in the dtype that is computed in."""
         return 32 if dtype == "float32" else 16
 
-    def start(
-        self, bound: Programs[Any], ops: Any, model: Model, *_: object, **__: object
-    ) -> Start:
+    def start(self, bound: BoundModel, *_: object, **__: object) -> Start:
         """Return the start of a device whose steps the host goes through one by one."""
-        return HostStart(bound.run, ops, model)
+        return HostStart(bound.programs.run, bound.ops, bound.model)

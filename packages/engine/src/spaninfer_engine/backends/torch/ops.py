@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch import moe, text_attention
-from spaninfer_engine.backends.torch.attention import Scoring, attend_slice
+from spaninfer_engine.backends.torch.attention import LayerSpans, Scoring, attend_slice
 from spaninfer_engine.backends.torch.pooling import TextRows, pool_texts
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces
@@ -259,7 +259,9 @@ class TorchOps(TorchTensors):
         until = None if metadata.until is None else self.from_host(metadata.until)
         for run, rows, table in self._runs(metadata, group):
             ends = None if until is None else until[rows]
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, ends)
+            out[rows] = attend_slice(
+                query[rows], LayerSpans(keys, values, table), run, scoring, sinks, ends
+            )
         return out
 
     def select_keys(

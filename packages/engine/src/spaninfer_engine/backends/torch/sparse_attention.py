@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.torch.attention import (
     MAX_SCORES,
+    LayerSpans,
     Scoring,
     Seen,
     attend_keys,
@@ -76,9 +77,8 @@ def attend_selected_slice(
     `cache`: keys[S L K D] and values[S L K E] of a layer. Where no row sees more positions than
     were selected, that is attention to all of them.
     """
-    keys, values = cache
     if run.stop <= selected.shape[1]:
-        return attend_slice(query, keys, values, table, run, Scoring(scale))
+        return attend_slice(query, LayerSpans(*cache, table), run, Scoring(scale))
     return _attend_selected(query, cache, table.expand(len(query), -1), selected, scale)
 
 
@@ -91,10 +91,9 @@ def attend_selected_rows(
     scale: float,
 ) -> Tensor:
     """Return the same of query[R H D], the newest row of R requests; tables[R M], lengths[R]."""
-    keys, values = cache
-    if tables.shape[1] * keys.shape[1] <= selected.shape[1]:
+    if tables.shape[1] * cache[0].shape[1] <= selected.shape[1]:
         rows = torch.arange(len(query), device=query.device)
-        return attend_rows(query, keys, values, tables, rows, lengths, Scoring(scale))
+        return attend_rows(query, LayerSpans(*cache, tables), rows, lengths, Scoring(scale))
     return _attend_selected(query, cache, tables, selected, scale)
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.tensors.mapped import MappedArray, map_file
 from spaninfer_engine.load.tensors.reader import Entry, EntryReader
-from spaninfer_engine.load.tensors.rows import HalvedRows
+from spaninfer_engine.load.tensors.rows import halved_rows
 
 MAGIC = 0x616B3432  # "ak42"
 HEADER_BYTES = 256  # of versions 1 and 2
@@ -112,7 +112,7 @@ def open_llama2c(path: Path) -> tuple[dict[str, Any], EntryReader]:
     for layer in range(header.num_layers):
         for kind, heads in (("q_proj", header.num_heads), ("k_proj", header.num_kv_heads)):
             name = f"model.layers.{layer}.self_attn.{kind}.weight"
-            entries[name] = HalvedRows(entries[name], heads)
+            entries[name] = halved_rows(entries[name], heads)
     cursor.finish()
     return _config(header), EntryReader(str(path), entries)
 

@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.load.gguf import configs
 from spaninfer_engine.load.gguf.configs import Config, Tensors
@@ -26,6 +24,7 @@ from spaninfer_engine.load.gguf.experts import (
 from spaninfer_engine.load.gguf.gpt_oss import GPT_OSS, gpt_oss, with_stacked_experts
 from spaninfer_engine.load.gguf.latents import LATENTS, deepseek2, with_joined_heads
 from spaninfer_engine.load.gguf.metadata import Metadata, shortest
+from spaninfer_engine.load.tensors.made import MadeArray
 from spaninfer_engine.load.tensors.reader import Entry
 from spaninfer_engine.load.tensors.rows import halved_rows
 
@@ -71,27 +70,10 @@ CORRECTION = "exp_probs_b.bias"
 ROPE_TABLES = re.compile(r"(blk\.\d+\.)?rope_(freqs|factors_long|factors_short)\.weight")
 
 
-@dataclass(frozen=True)
-class MinusOne:
-    """A norm weight that GGUF stores as 1 + weight, read as Hugging Face stores it."""
-
-    stored: Entry
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self.stored.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The number format."""
-        return self.stored.dtype
-
-    def read(self) -> np.ndarray:
-        """A copy, one less."""
-        array = self.stored.read()
-        less: np.ndarray = array - array.dtype.type(1)
-        return less
+def _minus_one(stored: Entry) -> Entry:
+    """Return a norm's weight that GGUF stores as 1 + weight as Hugging Face stores it."""
+    one = stored.dtype.type(1)
+    return MadeArray(stored.shape, stored.dtype, lambda: stored.read() - one)
 
 
 def _as_they_are(_: Metadata, entries: dict[str, Entry]) -> dict[str, Entry]:
@@ -173,7 +155,7 @@ class Family:
             elif self.pairs_rows and projection in heads:
                 entries[new] = halved_rows(stored, heads[projection])
             elif self.norms_plus_one and projection.endswith("norm"):
-                entries[new] = MinusOne(stored)
+                entries[new] = _minus_one(stored)
             else:
                 entries[new] = stored
         return self.arrange(metadata, entries)

@@ -52,7 +52,9 @@ def read_packed(module: Module) -> QuantizedEntry:
         each = rows * bits / WORD_BITS if is_dense else rows / (WORD_BITS // bits)
         module.demand("weight_zero_point", (ceil(each), groups))
     group_of = _group_of(module, columns, groups, group)
-    format = _format(module, bits, group, columns, has_zeros, permuted=group_of is not None)
+    format = _format(module, bits, group, columns, has_zeros)
+    if group_of is not None:
+        format = replace(format, name=f"{format.name}, reordered", permuted=True)
 
     def load() -> QuantizedWeight:
         codes, scales = _codes(module, bits, columns, has_zeros), module.scales("weight_scale")
@@ -112,11 +114,10 @@ def _format(
     has_zeros: bool,
     *,
     rows: int | None = 1,
-    permuted: bool = False,
 ) -> WeightFormat:
     where = "per row" if group is None else f"g{group}"
     return WeightFormat(
-        f"int{bits} {where if rows == 1 else 'per tensor'}{', reordered' if permuted else ''}",
+        f"int{bits} {where if rows == 1 else 'per tensor'}",
         "integer",
         bits,
         group_rows=rows,
@@ -124,7 +125,6 @@ def _format(
         scale=module.scale_type("weight_scale"),
         stored_bits=bits + (16 + bits * has_zeros) / (group or columns),
         zero="integer" if has_zeros else "none",
-        permuted=permuted,
     )
 
 

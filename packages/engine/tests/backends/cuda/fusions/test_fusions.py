@@ -142,12 +142,14 @@ def test_shared_experts_are_computed_with_the_others(
     name: str, has_codes: bool, joins: bool, tmp_path: Path
 ) -> None:
     from spaninfer_engine.backends.cuda.ops import CudaOps
+    from spaninfer_engine.backends.cuda.weights.packing import WeightForms
 
     family = {**FAMILIES, **{f"wide {key}": value for key, value in WIDE.items()}}[name]
     model = Model(Oracle(family, SEED).save(tmp_path))
     program = lower(model.decoder)
     operators = Counter(operation.operator for operation in program.operations)
-    ops = CudaOps("bfloat16", "cpu", model.decoder.groups, has_codes=has_codes)
+    weights = WeightForms(has_codes=has_codes)
+    ops = CudaOps("bfloat16", "cpu", model.decoder.groups, weights=weights)
 
     names = _names(bind(program, ops, model.checkpoint.reader))
 

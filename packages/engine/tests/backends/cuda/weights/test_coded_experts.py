@@ -31,6 +31,7 @@ from spaninfer_engine.backends.cuda.weights.coded_experts import (  # noqa: E402
     pack_coded,
 )
 from spaninfer_engine.backends.cuda.weights.experts import DOWN, GATE_UP  # noqa: E402
+from spaninfer_engine.backends.cuda.weights.packing import WeightForms  # noqa: E402
 from spaninfer_engine.backends.cuda.weights.quantised import (  # noqa: E402
     format_of_packing,
     numbers_of,
@@ -140,7 +141,8 @@ def test_experts_are_rounded_while_loading_as_other_weights_are(
     quantize: Any, most: float, inner: int
 ) -> None:
     packing = packing_of(quantize, None)
-    ops = CudaOps("bfloat16", quantize=codes_of_packing(packing) or format_of_packing(packing))
+    weights = WeightForms(codes_of_packing(packing) or format_of_packing(packing))
+    ops = CudaOps("bfloat16", weights=weights)
     random = np.random.default_rng(0)
     gate, up, down = (
         (random.standard_normal((EXPERTS, *shape)) * shape[1] ** -0.5).astype(np.float32)

@@ -205,8 +205,9 @@ def test_of_four_bits_scales_shrink_where_the_error_is_less_for_it() -> None:
 
 def _ops(dtype: str, quantize: QuantizedFormat | None = None) -> Any:
     from spaninfer_engine.backends.cuda.ops import CudaOps
+    from spaninfer_engine.backends.cuda.weights.packing import WeightForms
 
-    return CudaOps(dtype, quantize=quantize)  # type: ignore[arg-type]
+    return CudaOps(dtype, weights=WeightForms(quantize))  # type: ignore[arg-type]
 
 
 def _check(found: Any, x: Any, numbers: Array, bias: Any, added: Array | float = 0.0) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from span_attention import BatchDecode, BatchPrefill, Format, SpanLayout, Spans, append
 from spaninfer_kernel_launch import Gpu
+from torch import Tensor
 
 from spaninfer.bench.kernels.case import Case, Launch
 
@@ -103,13 +104,7 @@ def _decode(lengths: Sequence[int], heads: Heads, format: Format, gpu: Gpu, sets
     out = torch.empty_like(query)
     attention = BatchDecode(layout, num_heads=heads.query, dtype=query.dtype)
     attention.plan(torch.tensor(lengths, dtype=torch.int32, device="cuda"), tables)
-    return lambda stream, number: attention.run(
-        query,
-        Spans(cache, layout, number % sets),
-        softmax_scale=HEAD_SIZE**-0.5,
-        out=out,
-        stream=stream,
-    )
+    return _reads(attention, query, out, lambda number: Spans(cache, layout, number % sets))
 
 
 def _prefill(rows: Sequence[int], before: int, heads: Heads, gpu: Gpu, sets: int) -> Launch:  # noqa: ARG001
@@ -126,12 +121,15 @@ def _prefill(rows: Sequence[int], before: int, heads: Heads, gpu: Gpu, sets: int
         table_rows=torch.arange(len(rows), dtype=torch.int32, device="cuda"),
         num_tokens=sum(rows),
     )
+    return _reads(attention, query, out, lambda number: Spans(cache, layout, number % sets))
+
+
+def _reads(
+    attention: BatchDecode | BatchPrefill, query: Tensor, out: Tensor, spans: Callable[[int], Spans]
+) -> Launch:
+    scale = HEAD_SIZE**-0.5
     return lambda stream, number: attention.run(
-        query,
-        Spans(cache, layout, number % sets),
-        softmax_scale=HEAD_SIZE**-0.5,
-        out=out,
-        stream=stream,
+        query, spans(number), softmax_scale=scale, out=out, stream=stream
     )
 
 

@@ -23,6 +23,28 @@ class Style:
     fonts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """Where an outline lies: its middle, the pixels of a unit (across and down), its turn, and its
+    pixels per second.
+    """
+
+    at: tuple[float, float]
+    radius: float | tuple[float, float]
+    angle: float = 0.0
+    speed: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How an outline is drawn: its colour, how far beyond its line, as a rim, and by what name."""
+
+    rgb: RGB
+    level: float = 0.0
+    rim: float = 0.0
+    colour: str | None = None
+
+
 @dataclass
 class Canvas:
     """Sprites on a ground of `height` and `width` pixels; `times_s` are those of its frames."""
@@ -71,26 +93,16 @@ class Canvas:
         phase = self.rng.uniform(0, 2 * math.pi)
         self.waves.append([turn * math.cos(angle), turn * math.sin(angle), phase, *amplitudes])
 
-    def place(
-        self,
-        outline: int,
-        at: tuple[float, float],
-        radius: float | tuple[float, float],
-        rgb: RGB,
-        *,
-        angle: float = 0.0,
-        level: float = 0.0,
-        rim: float = 0.0,
-        speed: tuple[float, float] = (0.0, 0.0),
-        colour: str | None = None,
-    ) -> None:
-        """Put an outline before the others; `radius` are the pixels of a unit, across and down."""
+    def place(self, outline: int, pose: Pose, look: Look) -> None:
+        """Put an outline before the others."""
+        radius = pose.radius
         across, down = radius if isinstance(radius, tuple) else (radius, radius)
-        cos, sin = math.cos(angle), math.sin(angle)
-        number = 0 if colour is None else 1 + COLOURS.index(colour)
+        cos, sin = math.cos(pose.angle), math.sin(pose.angle)
+        number = 0 if look.colour is None else 1 + COLOURS.index(look.colour)
         matrix = (cos / across, sin / across, -sin / down, cos / down)
-        look = (math.sqrt(across * down), level, rim, *rgb, self.soft)
-        self.sprites.append([outline, *at, *matrix, *look, *speed, class_of(outline), number])
+        drawn = (math.sqrt(across * down), look.level, look.rim, *look.rgb, self.soft)
+        named = class_of(outline), number
+        self.sprites.append([outline, *pose.at, *matrix, *drawn, *pose.speed, *named])
 
     def colours_before_ground(self) -> list[str]:
         """Return the colours that can be told from the ground, in a drawn order."""

@@ -7,7 +7,7 @@ from random import Random
 
 from spaninfer.bench.pictures.asked import Asked, Drawn
 from spaninfer.bench.pictures.atlas import BAR
-from spaninfer.bench.pictures.canvas import COLOURS, Canvas
+from spaninfer.bench.pictures.canvas import COLOURS, Canvas, Look, Pose
 from spaninfer.bench.pictures.shape_scenes import NUMBERS, ask_absent, ask_description, ask_ground
 
 _GAP = 11.0  # pixels, at least, by which heights differ
@@ -26,7 +26,8 @@ def chart_scene(canvas: Canvas) -> Drawn:
     half = slot / 2 * rng.uniform(0.5, 0.85)
     for at, (colour, height) in enumerate(zip(colours, heights, strict=True)):
         place = left + slot * (at + 0.5), foot - height / 2
-        canvas.place(BAR, place, (half, height / 2), canvas.shade(colour), colour=colour)
+        look = Look(canvas.shade(colour), colour=colour)
+        canvas.place(BAR, Pose(place, (half, height / 2)), look)
     if rng.random() < 0.8:
         _axes(canvas, left - 3, right, foot, top)
     return Drawn(canvas.scene(), tuple(_questions(canvas, colours, heights)))
@@ -40,11 +41,11 @@ def _heights(rng: Random, count: int, room: float) -> list[float]:
 
 
 def _axes(canvas: Canvas, left: float, right: float, foot: float, top: float) -> None:
-    ink = canvas.shade("white" if canvas.ground_colour == "black" else "black")
+    ink = Look(canvas.shade("white" if canvas.ground_colour == "black" else "black"))
     thick = canvas.rng.uniform(0.8, 1.6)
     half_width, half_height = (right - left) / 2, (foot - top) / 2
-    canvas.place(BAR, (left + half_width, foot + thick), (half_width, thick), ink)
-    canvas.place(BAR, (left, top + half_height), (thick, half_height), ink)
+    canvas.place(BAR, Pose((left + half_width, foot + thick), (half_width, thick)), ink)
+    canvas.place(BAR, Pose((left, top + half_height), (thick, half_height)), ink)
 
 
 def _questions(canvas: Canvas, colours: list[str], heights: list[float]) -> Iterator[Asked]:

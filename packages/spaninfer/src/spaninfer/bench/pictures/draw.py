@@ -6,7 +6,7 @@ and tests draw with the same code.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ def frames_of(
         for sprite in scene.sprites:
             if sprite[SPRITE["scale"]] > 0:
                 outline = atlas.outline(int(sprite[SPRITE["outline"]])).reshape(-1)
-                cover = cover_at(sprite, outline, x, y, np.float32(time_s), xp=np)
+                cover = cover_at(sprite, outline, Points(x, y, np.float32(time_s)), xp=np)
                 colours = blend(colours, sprite, cover)
         frame = np.stack(colours, axis=-1)
         if grain:
@@ -64,16 +64,22 @@ def ground_at(ground: Any, waves: Any, x: Any, y: Any, *, xp: Any) -> list[Any]:
     return mixed
 
 
-def cover_at(
-    sprite: Any, outline: Any, x: Any, y: Any, time_s: Any, *, xp: Any, first: Any = 0
-) -> Any:
-    """Return how far, 0 to 1, a sprite[... 18] covers the points x, y at a time.
+class Points(NamedTuple):
+    """Points x, y at a time."""
+
+    x: Any
+    y: Any
+    time_s: Any
+
+
+def cover_at(sprite: Any, outline: Any, points: Points, *, xp: Any, first: Any = 0) -> Any:
+    """Return how far, 0 to 1, a sprite[... 18] covers points.
 
     Its distances begin at `first` of the flat array `outline`.
     """
     column = {name: sprite[..., at] for name, at in SPRITE.items()}
-    across = x - column["x"] - column["x_speed"] * time_s
-    down = y - column["y"] - column["y_speed"] * time_s
+    across = points.x - column["x"] - column["x_speed"] * points.time_s
+    down = points.y - column["y"] - column["y_speed"] * points.time_s
     u = column["a"] * across + column["b"] * down
     v = column["c"] * across + column["d"] * down
     distance = _looked_up(outline, first, u, v, xp) - column["level"]

@@ -10,7 +10,7 @@ import math
 from random import Random
 
 from spaninfer.bench.pictures.asked import Asked, Drawn
-from spaninfer.bench.pictures.canvas import Canvas
+from spaninfer.bench.pictures.canvas import Canvas, Look, Pose
 from spaninfer.bench.pictures.colours import RGB
 from spaninfer.bench.pictures.scene import NUM_SPRITES, NUM_WAVES
 from spaninfer.bench.pictures.shapes import SHAPES
@@ -90,11 +90,7 @@ def _heap(canvas: Canvas, tones: list[RGB]) -> None:
         stretch = math.exp(rng.uniform(-0.9, 0.9))
         at = rng.uniform(0, canvas.width), rng.uniform(0, canvas.height)
         canvas.soft = rng.uniform(0.7, 9.0)
-        canvas.place(
-            rng.randrange(len(SHAPES) + 1),
-            at,
-            (size * stretch, size / stretch),
-            _near(rng, rng.choice(tones)),
-            angle=rng.uniform(0, math.pi),
-            level=rng.uniform(-0.2, 0.2),
-        )
+        outline = rng.randrange(len(SHAPES) + 1)
+        rgb = _near(rng, rng.choice(tones))
+        pose = Pose(at, (size * stretch, size / stretch), rng.uniform(0, math.pi))
+        canvas.place(outline, pose, Look(rgb, level=rng.uniform(-0.2, 0.2)))

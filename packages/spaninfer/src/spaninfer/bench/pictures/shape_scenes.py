@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from spaninfer.bench.pictures.asked import Asked, Drawn
-from spaninfer.bench.pictures.canvas import COLOURS, Canvas
+from spaninfer.bench.pictures.canvas import COLOURS, Canvas, Look, Pose
 from spaninfer.bench.pictures.shapes import SHAPES
 
 KINDS = tuple(SHAPES)
@@ -69,16 +69,13 @@ def put(canvas: Canvas, thing: Thing, speed: tuple[float, float] = (0.0, 0.0)) -
     angle = rng.uniform(-1, 1) * _TURNS[thing.shape]
     if thing.shape == "rectangle" and rng.random() < 0.4:
         angle += math.pi / 2
-    canvas.place(
-        KINDS.index(thing.shape),
-        (thing.x, thing.y),
-        thing.radius,
+    look = Look(
         canvas.shade(thing.colour),
-        angle=angle,
         rim=rng.uniform(2.0, 3.5) / thing.radius if is_rim else 0.0,
-        speed=speed,
         colour=thing.colour,
     )
+    pose = Pose((thing.x, thing.y), thing.radius, angle, speed)
+    canvas.place(KINDS.index(thing.shape), pose, look)
 
 
 def _named(canvas: Canvas, count: int) -> list[tuple[str, str]]:

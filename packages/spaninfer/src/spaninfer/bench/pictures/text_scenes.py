@@ -9,7 +9,7 @@ from random import Random
 
 from spaninfer.bench.pictures.asked import Asked, Drawn
 from spaninfer.bench.pictures.atlas import glyph_outline
-from spaninfer.bench.pictures.canvas import COLOURS, Canvas
+from spaninfer.bench.pictures.canvas import COLOURS, Canvas, Look, Pose
 from spaninfer.bench.pictures.glyphs import font_of
 from spaninfer.bench.pictures.shape_scenes import (
     KINDS,
@@ -117,8 +117,7 @@ def _write(canvas: Canvas, text: str, ink: str) -> list[tuple[float, float, floa
     for at, character in enumerate(text):
         offset = (at - (len(text) - 1) / 2) * advance * half
         place = (x + offset, y + offset * angle)
-        canvas.place(
-            glyph_outline(character, font), place, half, rgb, angle=angle, level=level, colour=ink
-        )
+        look = Look(rgb, level=level, colour=ink)
+        canvas.place(glyph_outline(character, font), Pose(place, half, angle), look)
         circles.append((*place, 1.3 * half))
     return circles

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ANSWER_S = 120.0  # a request without an answer for so long is lost
-ENDED = "done"
 LOST = "lost"
 
 

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
-from spaninfer_engine.backends.torch.attention import Scoring, attend_rows, attend_slice, slopes_of
+from spaninfer_engine.backends.torch.attention import (
+    LayerSpans,
+    Scoring,
+    attend_rows,
+    attend_slice,
+    slopes_of,
+)
 from spaninfer_engine.ops.step import Rotation, SpanCache
 
 Made = TypeVar("Made")
@@ -205,12 +211,13 @@ class Plan:
         out = query.new_empty(*query.shape[:2], values.shape[-1])
         if count:
             which = slices.rows[:count], slices.lengths[:count]
-            out[:count] = attend_rows(query[:count], keys, values, tables, *which, scoring, sinks)
+            spans = LayerSpans(keys, values, tables)
+            out[:count] = attend_rows(query[:count], spans, *which, scoring, sinks)
         for run in slices.prefills:
             rows = slice(run.first, run.last)
-            table = tables[run.row]
+            spans = LayerSpans(keys, values, tables[run.row])
             until = None if slices.until is None else slices.until[rows]
-            out[rows] = attend_slice(query[rows], keys, values, table, run, scoring, sinks, until)
+            out[rows] = attend_slice(query[rows], spans, run, scoring, sinks, until)
         return out
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +43,18 @@ GEMMS: Final = {"linear": GEMM, "gated_linear": GATED_GEMM}
 
 Rounding: TypeAlias = QuantizedFormat | Codes | WeightFormat
 """The format that weights are rounded to while they are loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightForms:
+    """The forms of GEMMs' weights: what they are rounded to, or whether some come as codes."""
+
+    rounding: Rounding | None = None
+    has_codes: bool = False
+
+
+AS_STORED: Final = WeightForms()
+"""Numbers that remain numbers."""
 
 
 class WeightPacker:

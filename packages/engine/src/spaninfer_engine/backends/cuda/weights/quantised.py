@@ -126,7 +126,8 @@ def pack_stored(
         put_codes(weight, format, part, upload)
     numbers = [numbers_of(weight, format, gemm.device) for weight in weights]
     scales, shifts, factors = (torch.cat(each) for each in zip(*numbers, strict=True))
-    return _pack(gemm, format, codes, scales, shifts, factors, gated=gated)
+    packed = gemm.pack(format, codes, scales, shifts, factors, gated=gated)
+    return QuantizedLinear(gemm, packed)
 
 
 def put_codes(
@@ -243,7 +244,8 @@ def quantize_weight(
         for rows in torch.split(weight, max(1, _AT_ONCE // weight.shape[1]))
     ]
     codes, scales, factors = (torch.cat(each) for each in zip(*parts, strict=True))
-    return _pack(gemm, format, codes, scales, scales, factors, gated=gated)
+    packed = gemm.pack(format, codes, scales, scales, factors, gated=gated)
+    return QuantizedLinear(gemm, packed)
 
 
 def format_of_packing(packing: Packing) -> QuantizedFormat | None:
@@ -300,17 +302,3 @@ def _split(scales: Tensor, format: QuantizedFormat) -> tuple[Tensor, Tensor]:
     exponents = torch.frexp(scales.abs().amax((1, 2)))[1] - _TOP
     factors = torch.ldexp(torch.ones_like(scales[:, 0, 0]), exponents)
     return (scales / factors[:, None, None]).half(), factors
-
-
-def _pack(
-    gemm: QuantizedGemm,
-    format: QuantizedFormat,
-    codes: Tensor,
-    scales: Tensor,
-    shifts: Tensor,
-    factors: Tensor,
-    *,
-    gated: bool,
-) -> QuantizedLinear:
-    packed = gemm.pack(format, codes, scales, shifts, factors, gated=gated)
-    return QuantizedLinear(gemm, packed)
