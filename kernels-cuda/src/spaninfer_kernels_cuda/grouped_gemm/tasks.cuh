@@ -40,10 +40,10 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
   const int lane = threadIdx.x % kWarp;
   for (int group = threadIdx.x / kWarp; group < kExpertGroups; group += kThreads / kWarp) {
     const int place = group * kWarp + lane;
-    const int expert = expert_at(min(place, experts - 1));
-    const int end = ends[expert];
-    const int begin = expert > 0 ? ends[expert - 1] : 0;
-    int tiles = place < experts ? (end - begin + kRows - 1) / kRows : 0;
+    const int expert = expert_at(place);
+    const int end = ends[min(expert, experts - 1)];
+    const int begin = expert > 0 ? ends[min(expert, experts) - 1] : 0;
+    int tiles = (end - begin + kRows - 1) / kRows;
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
       const int before = __shfl_up_sync(0xffffffffu, tiles, step);
@@ -60,6 +60,14 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
     all.tile_ends[place] += before;
   }
   __syncthreads();
+}
+
+// Where rows of the expert at a place begin; those of the first shared one follow the last place's.
+__device__ __forceinline__ int first_row(const Experts& all, int place) {
+  if constexpr (SHARED > 0) {
+    return place == SHARED ? 0 : all.row_ends[(place > 0 ? place : EXPERTS) - 1];
+  }
+  return place > 0 ? all.row_ends[place - 1] : 0;
 }
 
 // Task `number` where each tile of rows meets `across` tiles of the weight; a whole warp asks. Up
@@ -79,9 +87,7 @@ __device__ __forceinline__ Task find_task(const Experts& all, int number, int ac
   const int band = (tile - before) / kTogether * kTogether;  // the first tile of those side by side
   const int beside = min(kTogether, all.tile_ends[place] - before - band);
   const int within = number - (before + band) * across;
-  // The rows of the first shared expert follow those of the last place.
-  const int end = all.row_ends[place];
-  const int begin = place == SHARED ? 0 : all.row_ends[(place > 0 ? place : EXPERTS) - 1];
+  const int begin = first_row(all, place), end = all.row_ends[place];
   int rows = kRows;
   if constexpr (kShare > 0) {
     const int shares = (all.tile_ends[place] - before) * kShare;
