@@ -76,8 +76,9 @@ class Nothing:
     def prompt_logprobs(self) -> None:
         """No sequence asks."""
 
-    def logprobs(self) -> None:
+    def logprobs(self, _rows: Any, _count: int) -> Any:
         """Never called."""
+        raise AssertionError
 
     def logits(self) -> Any:
         """Never called."""

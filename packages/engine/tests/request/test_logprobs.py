@@ -4,6 +4,7 @@ from entries import arrays_of, sampled
 from spaninfer_engine.request.logprobs import (
     LogprobAt,
     SampledLogprobs,
+    StepLogprobs,
     TokenLogprobs,
     gathered,
     num_values,
@@ -82,6 +83,18 @@ def test_entries_from_arrays_of_many_steps_are_gathered_in_order():
     found = gathered(places)
 
     assert list(map(found.entry, range(3), (2, 1, 2))) == [place.entry for place in places]
+
+
+def test_arrays_of_a_step_are_made_once_when_somebody_looks():
+    made = []
+    step = StepLogprobs(lambda: made.append(arrays_of(ENTRIES, 2)) or made[-1])
+    found = SampledLogprobs((LogprobAt(step, 0, 2), LogprobAt(step, 1, 2)))
+    assert num_values(found) == num_values(ENTRIES)
+    assert not made
+
+    assert list(found) == ENTRIES
+    assert list(gathered(found.places[::-1])) == ENTRIES[::-1]
+    assert len(made) == 1
 
 
 def test_gathered_entries_are_as_long_as_the_longest():

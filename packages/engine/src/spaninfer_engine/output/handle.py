@@ -257,10 +257,12 @@ class Handles:
 
 def _weight(output: Output) -> int:
     """Return how many tokens and log-probabilities an output holds."""
-    if not output.logprobs and not output.prompt_logprobs:
-        return len(output.token_ids)
-    listed = (output.logprobs, output.prompt_logprobs)
-    return len(output.token_ids) + sum(map(num_values, listed))
+    weight = len(output.token_ids)
+    if output.logprobs:
+        weight += num_values(output.logprobs)
+    if output.prompt_logprobs:
+        weight += num_values(output.prompt_logprobs)
+    return weight
 
 
 def merge(outputs: Sequence[Output]) -> Output:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
+from spaninfer_engine.request.logprobs import LogprobAt, StepLogprobs, TokenLogprobs
 from spaninfer_engine.run.in_flight import InFlight
+from spaninfer_engine.step.device import Logprobs
 from spaninfer_engine.step.sequences import Sequences
 
 
@@ -18,22 +20,22 @@ def sampled_logprobs(
 
     `asked`: how many of the most likely tokens each sequence wants with them, by its id.
     """
-    if asked.keys().isdisjoint(step.batch.seq_ids):
+    if not asked:
         return {}
-    reported = step.launched.logprobs()
-    assert reported is not None, "sequences of the step ask for log-probabilities"
-    ids = step.batch.seq_ids
+    batch, ids = step.batch, step.batch.seq_ids
     slices = [i for i, id_ in enumerate(ids) if id_ in asked and tokens[i] is not None]
-    rows = step.batch.logit_start_loc[1:][slices] - 1
-    most = max((asked[ids[i]] for i in slices), default=0)
-    found = TokenLogprobs(  # copies: the device writes there again
-        np.array([tokens[i] for i in slices], np.int32),
-        reported.chosen[rows],
-        reported.ranks[rows],
-        reported.top_ids[rows, :most],
-        reported.top[rows, :most],
-    )
+    if not slices:
+        return {}
+    last = range(len(ids)) if batch.is_decode else (batch.logit_start_loc[1:] - 1).tolist()
+    rows = tuple([last[i] for i in slices])
+    reported = step.launched.logprobs(rows, max(asked.values()))
+    found = StepLogprobs(partial(_arrays_of, [tokens[i] for i in slices], reported))
     return {ids[i]: LogprobAt(found, number, asked[ids[i]]) for number, i in enumerate(slices)}
+
+
+def _arrays_of(tokens: Sequence[int | None], reported: Callable[[], Logprobs]) -> TokenLogprobs:
+    """Return what is reported of tokens, all of which were sampled."""
+    return TokenLogprobs(np.array(tokens, np.int32), *reported())
 
 
 def prompt_logprobs(step: InFlight, sequences: Sequences, vocab: int) -> dict[int, TokenLogprobs]:

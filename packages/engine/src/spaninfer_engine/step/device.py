@@ -56,9 +56,9 @@ class Samples(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Log-probabilities of sampled tokens, per row of logits; filled for sequences that asked.
+    """Log-probabilities of tokens, of one per row of logits.
 
-    The sampled token's, its rank (1 is the most likely), and the n most likely tokens with theirs;
+    The token's, its rank (1 is the most likely), and the n most likely tokens with theirs;
     ids are -1 where fewer tokens are possible.
     """
 
@@ -107,8 +107,10 @@ class Launched(Protocol):
         """Return the tokens that the device sampled."""
         ...
 
-    def logprobs(self) -> Logprobs | None:
-        """Return log-probabilities of sampled tokens; None where no sequence asked."""
+    def logprobs(self, rows: tuple[int, ...], count: int) -> Callable[[], Logprobs]:
+        """Copy log-probabilities of the tokens sampled from these rows of logits, with the `count`
+        most likely ones; return what makes arrays of the copy. Their sequences have asked.
+        """
         ...
 
     def prompt_logprobs(self) -> Logprobs | None:

@@ -86,14 +86,11 @@ class CudaStep:
         """Return the tokens that were sampled."""
         return Samples(*map(self._padding.remove, self._sampled.samples()))
 
-    def logprobs(self) -> Logprobs | None:
-        """Return log-probabilities of sampled tokens; None where no sequence asked."""
-        found = self._sampled.logprobs()
-        if found is None:
-            return None
-        chosen, ranks, top_ids, top = found
-        remove = self._padding.remove
-        return Logprobs(remove(chosen), remove(ranks), remove(top_ids), remove(top))
+    def logprobs(self, rows: tuple[int, ...], count: int) -> Callable[[], Logprobs]:
+        """Copy log-probabilities of tokens; return what makes arrays of the copy."""
+        if self._padding.shift:
+            rows = tuple(self._padding.place(np.array(rows, np.int32)).tolist())
+        return self._sampled.logprobs(rows, count)
 
     def prompt_logprobs(self) -> Logprobs | None:
         """Return log-probabilities of prompt tokens; None where no sequence asked."""

@@ -215,9 +215,13 @@ class HostStep(Generic[A]):
         """The host samples."""
         raise AssertionError("a host device samples nothing")
 
-    def logprobs(self) -> Logprobs | None:
+    def logprobs(
+        self,
+        rows: tuple[int, ...],  # noqa: ARG002
+        count: int,  # noqa: ARG002
+    ) -> Callable[[], Logprobs]:
         """The host computes them."""
-        return None
+        raise AssertionError("a host device samples nothing")
 
     def prompt_logprobs(self) -> Logprobs | None:
         """The host computes them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from spaninfer_engine.step.device import Logprobs, Samples
 
 Words = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Places = NDArray[np.intp]
 
 _ELEMENTS = {torch.float32: np.float32, **ELEMENTS}
 _KEPT = 1024  # prepared launches
@@ -189,10 +191,11 @@ class Sampled:
         count = self._count
         return Samples(self._words[:count], self._words[count : 2 * count])
 
-    def logprobs(self) -> Logprobs | None:
-        """Return their log-probabilities; None where none were fetched."""
-        words = self._words[2 * self._count :]
-        return logprobs_of(words) if len(words) else None
+    def logprobs(self, rows: tuple[int, ...], count: int) -> Callable[[], Logprobs]:
+        """Copy those of some rows, with `count` most likely tokens, before others arrive here;
+        return what makes arrays of the copy.
+        """
+        return partial(_logprobs_of_rows, self._words.take(_places(rows, self._count, count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ def _parts_of(words: Tensor, count: int, num_top: int) -> tuple[int, int, int, i
     return chosen, ranks, top_ids, top_ids + 4 * count * num_top
 
 
-def logprobs_of(words: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
+def logprobs_of(words: Words, num_top: int) -> Logprobs:
     """Return the words that `_parts_of` divides as what they mean."""
     count = len(words) // (2 + 2 * num_top)
     chosen, ranks, top_ids, top = np.split(words, [count, 2 * count, count * (2 + num_top)])
@@ -222,6 +225,31 @@ def logprobs_of(words: Words, num_top: int = MAX_LOGPROBS) -> Logprobs:
     return Logprobs(
         chosen.view(np.float32), ranks, top_ids.reshape(shape), top.view(np.float32).reshape(shape)
     )
+
+
+@lru_cache(8)
+def _places(rows: tuple[int, ...], num_rows: int, count: int) -> Places:
+    """Return where the words of `rows` lie among those of all rows that a step sends to the host,
+    [R 2 + 2 n]. Mostly they are those of the step before.
+    """
+    first, step = _columns(num_rows, count)
+    return np.array(rows)[:, None] * step + first
+
+
+@lru_cache(_KEPT)
+def _columns(num_rows: int, count: int) -> tuple[Places, Places]:
+    """Return where those of the first row lie, and how far from it those of the next."""
+    chosen = 2 * num_rows  # behind tokens and status
+    top_ids = np.arange(count) + chosen + 2 * num_rows
+    top = top_ids + num_rows * MAX_LOGPROBS
+    step = np.repeat([1, MAX_LOGPROBS], [2, 2 * count])
+    return np.concatenate([[chosen, chosen + num_rows], top_ids, top]), step
+
+
+def _logprobs_of_rows(words: Words) -> Logprobs:
+    """Return words from `_places` as what they mean."""
+    values, count = words.view(np.float32), words.shape[1] // 2 - 1
+    return Logprobs(values[:, 0], words[:, 1], words[:, 2 : 2 + count], values[:, 2 + count :])
 
 
 def fetch_logits(logits: Tensor, rows: Words) -> Tensor | None:
