@@ -1,14 +1,14 @@
-"""exp and tanh against numpy in float64."""
+"""exp, exp2 and tanh against numpy in float64."""
 
 import numpy as np
 import pytest
 from numba import njit
-from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
+from spaninfer_kernels_cpu.codegen.exponential import exp, exp2, tanh
 
 
 @pytest.fixture(scope="module")
 def mapped():
-    """The two functions over whole arrays, so that the vector code is what is tested."""
+    """The functions over whole arrays, so that the vector code is what is tested."""
 
     def over(function):
         @njit
@@ -23,7 +23,7 @@ def mapped():
 
         return call
 
-    return {"exp": over(exp), "tanh": over(tanh)}
+    return {"exp": over(exp), "exp2": over(exp2), "tanh": over(tanh)}
 
 
 def units(result, truth):
@@ -48,6 +48,15 @@ def test_exp_moves_what_is_outside_to_the_nearer_end_and_keeps_nan(mapped):
     np.testing.assert_array_equal(result[2:3], mapped["exp"](np.full(1, 88, np.float32)))
     assert np.isnan(result[3])
     assert result[4] == 1
+
+
+def test_exp2_is_within_three_units_over_its_whole_range(mapped):
+    x = np.linspace(-126, 127, 300_001).astype(np.float32)
+
+    result = mapped["exp2"](x)
+
+    assert units(result, np.exp2(x.astype(np.float64))).max() < 3
+    assert np.isnan(mapped["exp2"](np.array([np.nan], np.float32))[0])
 
 
 def test_tanh_is_within_three_units_over_its_whole_range(mapped):

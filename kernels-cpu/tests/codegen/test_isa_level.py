@@ -166,6 +166,19 @@ def test_what_suits_a_core_follows_from_its_name():
     assert core_of(SAPPHIRE_RAPIDS | {"sapphirerapids"}) == Core()
 
 
+def test_tiles_of_codes_are_those_of_the_core_where_registers_hold_several_blocks():
+    shapes = {}
+    for level in ISA_LEVELS:
+        here = replace(level, core=Core(rows=4, code_tile=(6, 2)))
+        for kind in ("float32", "int8"):
+            _, many = micro_kernels(Format(kind), rounded=False, level=here)
+            shapes[level.name, kind] = many.rows, many.blocks
+
+    assert shapes["avx512_vnni", "float32"] == shapes["avx512_bf16", "float32"] == (4, 4)
+    assert shapes["avx512_vnni", "int8"] == shapes["avx512_bf16", "int8"] == (6, 2)
+    assert shapes["neon_i8mm", "int8"] == shapes["avx2_vnni", "int8"] == (6, 1)
+
+
 def test_a_row_whose_scale_is_one_is_not_cut():
     (level,) = (each for each in ISA_LEVELS if each.name == "avx512_vnni")
 

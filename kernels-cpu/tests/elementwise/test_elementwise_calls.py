@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -199,6 +200,20 @@ def test_activations_are_right_to_the_last_places_far_into_both_tails(act: str) 
     expected = definition.ACTIVATIONS[act](x.astype(np.float64))
     size = np.maximum(np.maximum(1, np.abs(x)), np.abs(expected))  # a square is larger than x
     assert (np.abs(out - expected) <= 4e-7 * size + 1e-30).all()
+
+
+def test_gelu_is_right_where_its_tail_matters_and_at_infinity() -> None:
+    x = np.linspace(-11, 11, T * 64, dtype=np.float32).reshape(T, 64)
+    x[-1, -5:] = -np.inf, np.inf, -1e30, 1e30, np.nan
+    out = np.zeros_like(x)
+
+    formula = formula_call.activation_formula("gelu")
+    _run([formula_call.formula_call(formula, (_rows(x),), out=_rows(out), channels=64)])
+
+    got, numbers = out.ravel()[:-5], x.ravel()[:-5].tolist()
+    exact = np.array([each / 2 * math.erfc(-each / 2**0.5) for each in numbers])
+    assert (np.abs(got - exact) <= 1.2e-7 * np.maximum(0.5, np.abs(exact))).all()
+    np.testing.assert_allclose(out[-1, -5:], [0, np.inf, 0, 1e30, np.nan], atol=1e-20)
 
 
 def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:

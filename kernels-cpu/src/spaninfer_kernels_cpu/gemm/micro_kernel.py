@@ -259,8 +259,9 @@ def micro_kernels(
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight. Narrow ones have
     # not: 151, 140 and 131 of 512 rows with four, six and eight.
-    blocks = level.blocks
-    rows = level.rows if blocks == 1 else level.core.rows
+    rows, blocks = level.rows, level.blocks
+    if blocks > 1:
+        rows, blocks = (level.core.rows, blocks) if codes is None else level.core.code_tile
     if isa_path == "madd":  # multiplies 256 bits at a time, whatever the level's registers hold
         blocks = 1
     if (kind, isa_path, level.blocks) == ("bfloat16", "fma", 1):
