@@ -191,11 +191,16 @@ MANY = {
 @pytest.fixture(params=["the chosen kernel", "the general kernel"])
 def kernel(request, monkeypatch):
     """Which kernel runs: the one for this GPU, or the one for any."""
-    batch._kernel_for.cache_clear()
+    forget_prepared()
     if request.param == "the general kernel":
         monkeypatch.setattr(hopper, "ARCHITECTURE", "another")
     yield
-    batch._kernel_for.cache_clear()
+    forget_prepared()
+
+
+def forget_prepared():
+    for prepared in (batch._kernel_for, batch._prepared_for):
+        prepared.cache_clear()
 
 
 @pytest.mark.gpu

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,13 +16,7 @@ from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory
 from spaninfer_kernel_launch.framework import dtype_in_torch, torch
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.stream import current_of_torch
-from spaninfer_kernel_launch.view import (
-    ArraySpec,
-    check_aligned,
-    check_dense,
-    is_of_torch,
-    view_at,
-)
+from spaninfer_kernel_launch.view import ArraySpec, Device, check_aligned, check_dense, view_at
 
 
 class Array:
@@ -77,40 +71,31 @@ Result: TypeAlias = tuple[str, tuple[int, ...], object, int]
 """A result: its name in messages, shape, element type, and alignment in bytes."""
 
 
-class Allocate(Protocol):
-    """A function from a stream's handle to new arrays, in that stream's order."""
-
-    def __call__(self, stream: int, is_current: bool = False) -> tuple[Any, ...]:
-        """Return the arrays; `is_current` says that the stream is the framework's current one."""
-
-
-def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Allocate:
-    """Return what allocates results.
+def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
+    """Return a function from a stream's handle to new arrays for results, in that stream's order.
 
     Tensors where `like` is the spec of a torch tensor, else each an `Array`.
     """
-    if is_of_torch(like):
+    if not isinstance(like[3], Device):
         return _tensors(like[3], results)
     kinds = [(shape, dtype) for _, shape, dtype, _ in results]
-
-    def make(stream: int, is_current: bool = False) -> tuple[Any, ...]:  # noqa: ARG001
-        return tuple([Array(shape, dtype, gpu, stream) for shape, dtype in kinds])
-
-    return make
+    return lambda stream: tuple([Array(shape, dtype, gpu, stream) for shape, dtype in kinds])
 
 
-def _tensors(index: int, results: tuple[Result, ...]) -> Allocate:
+def _tensors(index: int, results: tuple[Result, ...]) -> Callable[[int], tuple[Any, ...]]:
     """Return an allocator of torch tensors on GPU `index`: 0.7 µs each, an `Array` takes 8."""
     cuda, current = torch().cuda, current_of_torch()
     current_gpu, empty = _current_gpu_of_torch(), _empty_of_torch(index)
-    kinds = [(shape, dense_strides(shape), dtype_in_torch(dtype)) for _, shape, dtype, _ in results]
+    shapes = [shape for _, shape, _, _ in results]
+    strides = [dense_strides(shape) for shape in shapes]
+    dtypes = [dtype_in_torch(dtype) for _, _, dtype, _ in results]
 
-    def make(stream: int, is_current: bool = False) -> tuple[Any, ...]:
+    def make(stream: int) -> tuple[Any, ...]:
         # Torch hands memory out on its current GPU, in the order of its current stream there.
-        if (is_current or stream == current(index)) and index == current_gpu():
-            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
+        if stream == current(index) and index == current_gpu():
+            return tuple(map(empty, shapes, strides, dtypes))
         with cuda.stream(cuda.ExternalStream(stream, device=index)):
-            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
+            return tuple(map(empty, shapes, strides, dtypes))
 
     return make
 
@@ -157,16 +142,6 @@ def check_results(given: tuple[ArraySpec, ...], gpu: Gpu, *results: Result) -> N
             )
 
 
-def new_results(given: Mapping[str, ArraySpec], gpu: Gpu, *results: Result) -> tuple[Result, ...]:
-    """Return the results to allocate: all, or none where arrays for them are given by name.
-
-    Raises what `check_results` does.
-    """
-    specs = tuple(given.get(name, ()) for name, *_ in results)
-    check_results(specs, gpu, *results)
-    return () if any(specs) else results
-
-
 class Memory:
     """Bytes on a GPU from the driver's stream-ordered pool; pointer 0 where there are none."""
 
@@ -175,7 +150,7 @@ class Memory:
         self.stream = stream
         self.pointer = 0
         if num_bytes:
-            self.pointer = take_memory(num_bytes, gpu, stream)
+            self.pointer = _take(num_bytes, gpu, stream)
 
     def __del__(self) -> None:
         """Give the bytes back; at exit the driver may be gone already."""
@@ -196,8 +171,7 @@ class Memory:
         self.stream = stream
 
 
-def take_memory(num_bytes: int, gpu: Gpu, stream: int) -> int:
-    """Return the address of memory, in the stream's order. Raises OutOfMemory without any."""
+def _take(num_bytes: int, gpu: Gpu, stream: int) -> int:
     with gpu.current():
         try:
             return int(call_driver(driver().cuMemAllocAsync, num_bytes, stream))

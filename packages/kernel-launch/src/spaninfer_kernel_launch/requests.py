@@ -43,8 +43,6 @@ class KernelRequest:
 
 _cached_only: ContextVar[bool] = ContextVar("_cached_only", default=False)
 _recorded: ContextVar[set[KernelRequest] | None] = ContextVar("_recorded", default=None)
-recorded: Final = _recorded.get
-"""Returns the requests recorded so far; None where kernels are compiled."""
 
 
 @contextmanager
@@ -88,7 +86,7 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(prepare)
         def prepare_once(*arguments: Any) -> T:
-            if recorded() is None:
+            if _recorded.get() is None:
                 return kept(*arguments)
             return anew(*arguments)
 
@@ -100,7 +98,7 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 def record_request(request: KernelRequest) -> bool:
     """Record a request where kernels are being recorded; return whether they are."""
-    requests = recorded()
-    if requests is not None:
-        requests.add(request)
-    return requests is not None
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded.add(request)
+    return recorded is not None

@@ -9,8 +9,6 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
-    Launches,
-    NamedCalls,
     blocks_at_once,
     compile_variant,
     load,
@@ -22,6 +20,7 @@ from span_attention.decode.kernels import (
     DECODE_ATTEND,
     DECODE_PLAN,
     AttendArguments,
+    PlanArguments,
 )
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
 from span_attention.decode.variant import PLAN, DecodeOptions, variant_for
@@ -44,7 +43,8 @@ class PreparedDecode:
     gpu: Gpu
     plan_bytes: int
     workspace_bytes: int
-    _plan: Launches | None
+    _blocks: int
+    _plan: Call[PlanArguments] | None
     _attend: Call[AttendArguments] | None
 
     @property
@@ -54,13 +54,24 @@ class PreparedDecode:
 
     def plan(self, handle: int, plan: int, seq_lens: int, window: int) -> None:
         """Divide the tokens of seq_lens[R] among the blocks of launches to come."""
-        if self._plan is not None:
-            self._plan.start(handle, (plan, seq_lens, window))
+        if self._plan is None:
+            return
+        arguments = PlanArguments(
+            totals=plan,
+            seq_lens=seq_lens,
+            requests=self.requests,
+            items=sizes.items(self.layout, self.heads, self.tuning),
+            window=window,
+            tile_tokens=self.tuning.tile_tokens,
+            most_warps=self._blocks * self.tuning.warps,
+            most_blocks=self._blocks,
+        )
+        self._plan(handle, arguments)
 
-    @property
-    def attend(self) -> NamedCalls:
-        """The attention of a layer."""
-        return NamedCalls.of(self._attend)
+    def attend(self, handle: int, arguments: AttendArguments) -> None:
+        """Launch the attention of a layer on the stream with this handle."""
+        if self._attend is not None:
+            self._attend(handle, arguments)
 
 
 def prepare(
@@ -83,19 +94,11 @@ def prepare(
     blocks, plan, attend = 0, None, None
     if requests:
         planner = load(compile_variant(PLAN, gpu.arch, kept), gpu, DECODE_PLAN)
+        plan = Call(planner, Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True))
         kernel = load(compile_variant(variant, gpu.arch, kept), gpu, DECODE_ATTEND)
         block = (32 * tuning.warps, 1, 1)
         blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
         attend = Call(kernel, Launch((blocks, 1, 1), block, overlaps=True))
-        planning = Call(planner, Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True))
-        constants = {
-            "requests": requests,
-            "items": sizes.items(layout, heads, tuning),
-            "tile_tokens": tuning.tile_tokens,
-            "most_warps": blocks * tuning.warps,
-            "most_blocks": blocks,
-        }
-        plan = Launches([(planning, {})], ("totals", "seq_lens", "window"), constants)
     return PreparedDecode(
         options,
         layout,
@@ -105,6 +108,7 @@ def prepare(
         gpu,
         plan_bytes=sizes.plan_bytes(requests, tuning, blocks),
         workspace_bytes=sizes.workspace_bytes(layout, tuning, blocks),
+        _blocks=blocks,
         _plan=plan,
         _attend=attend,
     )
