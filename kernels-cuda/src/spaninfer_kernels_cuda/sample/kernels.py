@@ -33,10 +33,7 @@ class PenaltyArguments(NamedTuple):
 
 
 class TypicalArguments(NamedTuple):
-    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps.
-
-    There may be fewer clusters than `rows`, but no fewer than rows with work: also in logprobs.
-    """
+    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps."""
 
     kept: Pointer
     logits: Pointer
@@ -46,7 +43,6 @@ class TypicalArguments(NamedTuple):
     allowed: Pointer
     changed: Pointer
     processed: Pointer
-    rows: Int32
 
 
 class TokenArguments(NamedTuple):
@@ -98,7 +94,6 @@ class LogprobArguments(NamedTuple):
     allowed: Pointer
     changed: Pointer
     processed: Pointer
-    rows: Int32
     length: Int32
     stride: Int64
 
