@@ -10,9 +10,8 @@ a step is planned and started while the one before it runs:
     loop        apply 6, plan 8, start 8, events 6, wait 7 · apply 7, plan 9, start 9, events 7, …
 
 Events are handed on once the device has its work. Where that computes by itself, the loop writes
-outputs while it waits, for a step or for token masks that threads compute, and where nothing is
-left to compute; else the output thread does. When the loop ends, in whatever way, its thread gives
-everything back.
+outputs while it waits, and where nothing is left to compute; else the output thread does. When the
+loop ends, in whatever way, its thread gives everything back.
 """
 
 from __future__ import annotations
@@ -308,9 +307,6 @@ class Core:
         plan = None if self._is_frozen else self.scheduler.plan(monotonic())
         self._copy_spans()
         if plan is not None:
-            if self._started and self._started[-1][0].awaits_masks:  # the device has its work
-                self._hand_on(here=True)
-                self._output_processor.write_until(_at_once)
             begin = perf_counter()
             self._started.append((self._runner.start(plan), begin))
         lookahead = self._runner.lookahead
@@ -395,11 +391,6 @@ class Core:
         if self.state is EngineState.FAILED:
             return "the engine has failed and takes no more requests; its log says why"
         return f"the engine is {self.state.value} and takes no more requests"
-
-
-def _at_once() -> bool:
-    """Write one round and no more."""
-    return True
 
 
 def _nothing_copied() -> None:

@@ -60,8 +60,3 @@ class Outcome:
         """True if the result is there."""
         step = self.step
         return step is None or step.result is not None or step.launched.is_done
-
-    @property
-    def awaits_masks(self) -> bool:
-        """True while threads compute its token masks."""
-        return self.step is not None and self.step.masks is not None

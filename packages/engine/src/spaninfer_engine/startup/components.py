@@ -32,13 +32,6 @@ class Outcome(Protocol):
         """True if the result is there; asked only where steps run by themselves."""
         ...
 
-    @property
-    def awaits_masks(self) -> bool:
-        """True while threads compute token masks that the next `start` will wait for; asked only
-        where steps run by themselves.
-        """
-        ...
-
 
 class PlanRunner(Protocol):
     """Computes plans, in order; owns the memory of weights and spans."""
