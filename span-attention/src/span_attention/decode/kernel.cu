@@ -37,112 +37,11 @@ struct Partial {
   bool is_partial, has_end;
 };
 
-// Ends an item of a warp's tiles, or its part of the item that it begins with. Returns whether the
-// warp goes on: not after its last tile, nor with an open part.
-__device__ __forceinline__ bool end_item(Accumulators& acc, Partial& partial, const Arguments& of,
-                                         const Tile& own, bool is_last, Shared& shared) {
-  const int warp = threadIdx.x / kWarp;
-  settle(acc);
-  if (own.begins_item() && partial.has_end) {
-    write_result(acc, of, own);
-  } else if (warp < WARPS - 1 && !partial.has_end) {
-    store_part(shared.parts[warp], acc);
-  } else if (own.begins_item()) {
-    publish(acc, of, blockIdx.x);
-  } else {
-    partial.is_partial = true;
-    return false;
-  }
-  if (is_last) return false;
-  partial.has_end = true;
-  return true;
-}
-
-#if SLOTS > 0
-// Attends to the tiles of a warp, the last one first. The open part is in `sums`, and `own` is its
-// last tile that was read.
-__device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Arguments& of,
-                                          const TileRange& range, Shared& shared,
-                                          const void* memory) {
-  int left = range.end - range.begin;
-  int halves = 2 * left;  // to be copied
-  Partial partial{};
-  Ring ring(memory);
-  TileIterator tiles, ahead;
-  Tile copied;
-  Spans spans, next_spans;
-  // Copies the keys or the values of a tile, of which the values come last.
-  const auto copy_half = [&](bool is_values) {
-    if (halves > 0) {
-      --halves;
-      if (is_values) {
-        const int element = copied.section % (VALUE_SIZE / VALUE_TILE) * VALUE_TILE;
-        ring.copy<VALUE_STRIDE>(head_of(of.values, of.value_head, copied) + element * sizeof(T), of,
-                                copied, spans);
-        if (halves > 0) {
-          copied = ahead.tile;
-#pragma unroll
-          for (int i = 0; i < TILES; ++i) spans[i] = next_spans[i];
-          ahead.advance(of);
-          if (halves > 2) ahead.look_up(next_spans, of);
-        }
-      } else {
-        ring.copy<KEY_STRIDE>(head_of(of.keys, of.key_head, copied), of, copied, spans);
-      }
-    }
-    commit_copies();
-  };
-  if (left > 0) {
-    tiles.start(of, range);
-    ahead = tiles;
-    ahead.look_up(spans, of);
-    copied = ahead.tile;
-    partial.has_end = copied.ends_item();
-    ahead.advance(of);
-    if (left > 1) ahead.look_up(next_spans, of);
-#pragma unroll
-    for (int half = 0; half < SLOTS; ++half) {
-      // All tokens but the last of each request are older than the plan.
-      if (halves > 0 && copied.ends_item()) wait_for_kernel_before();
-      copy_half(half % 2 > 0);
-    }
-  }
-  wait_for_kernel_before();
-  let_next_kernel_start();
-
-  Queries queries;
-  Query query;
-  bool is_first = true;  // of its item
-  for (; left > 0; --left) {
-    own = tiles.tile;
-    if (is_first) {
-      load_queries(queries, of, own);
-      query.load(shared, of, own);
-      acc.clear();
-    }
-    Products products = {};
-    multiply_keys(products, ring.wait(), queries);
-    __syncwarp();
-    copy_half(SLOTS % 2 > 0);
-    Weights weights;
-    const Scales none{};
-    weigh(weights, products, acc, query, none, none, of, own);
-    multiply_values(acc, ring.wait(), weights, of, own, !sees_all(of, own));
-    __syncwarp();
-    copy_half(SLOTS % 2 == 0);
-    if ((own.begins_item() || left == 1) && !end_item(acc, partial, of, own, left == 1, shared)) {
-      return partial;
-    }
-    is_first = own.begins_item();
-    tiles.advance(of);
-  }
-  return partial;
-}
-#else
 // Attends to the tiles of a warp, the last one first. The open part is in `sums`, and `own` is its
 // last tile that was read.
 __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Arguments& of,
                                           const TileRange& range, Shared& shared) {
+  const int warp = threadIdx.x / kWarp;
   int left = range.end - range.begin;
   Partial partial{};
   Keys keys;
@@ -222,8 +121,20 @@ __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Ar
         if (left > 2) tiles.look_up(later_spans, of);
       }
     }
-    if ((own.begins_item() || left == 1) && !end_item(acc, partial, of, own, left == 1, shared)) {
-      return partial;
+    if (own.begins_item() || left == 1) {
+      settle(acc);
+      if (own.begins_item() && partial.has_end) {
+        write_result(acc, of, own);
+      } else if (warp < WARPS - 1 && !partial.has_end) {
+        store_part(shared.parts[warp], acc);
+      } else if (own.begins_item()) {
+        publish(acc, of, blockIdx.x);
+      } else {
+        partial.is_partial = true;
+        return partial;
+      }
+      if (left == 1) return partial;
+      partial.has_end = true;
     }
     is_first = own.begins_item();
     own = next;
@@ -232,7 +143,6 @@ __device__ __forceinline__ Partial attend(Accumulators& acc, Tile& own, const Ar
   }
   return partial;
 }
-#endif
 
 // Adds earlier warps' parts of an item to that of its last warp in the block.
 __device__ __forceinline__ void add_warps(Accumulators& acc, const Tile& tile, const Arguments& of,
@@ -303,12 +213,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS_PER_SM)
   if (threadIdx.x % kWarp == 0) shared.begins[warp] = range.begin;
   Accumulators acc;
   Tile last;
-#if SLOTS > 0
-  extern __shared__ __align__(256) unsigned char ring[];
-  const Partial partial = attend(acc, last, of, range, shared, ring);
-#else
   const Partial partial = attend(acc, last, of, range, shared);
-#endif
   if (totals.paddings > 0) clear_padding(of);  // while others of the block still compute
   __syncthreads();
   if (partial.is_partial) add_warps(acc, last, of, totals, range, partial.has_end, shared);

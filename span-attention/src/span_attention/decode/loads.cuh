@@ -1,34 +1,17 @@
 // Loads of keys, values and scales, from memory to registers.
 
-#if EVICT
-__device__ __forceinline__ unsigned long long evict_policy() {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-#define HINT ".L2::cache_hint"
-#define POLICY , "l"(evict_policy())
-#define POLICY_AT(n) ", %" #n
-#else
-#define HINT ""
-#define POLICY
-#define POLICY_AT(n) ""
-#endif
-
 template <int kWords>
 __device__ __forceinline__ void load(unsigned* to, const char* from) {
   if constexpr (kWords == 4) {
-    asm volatile("ld.global.L1::no_allocate" HINT ".v4.u32 {%0, %1, %2, %3}, [%4]" POLICY_AT(5) ";"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "l"(from) POLICY);
+                 : "l"(from));
   } else if constexpr (kWords == 2) {
-    asm volatile("ld.global.L1::no_allocate" HINT ".v2.u32 {%0, %1}, [%2]" POLICY_AT(3) ";"
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
                  : "=r"(to[0]), "=r"(to[1])
-                 : "l"(from) POLICY);
+                 : "l"(from));
   } else {
-    asm volatile("ld.global.L1::no_allocate" HINT ".u32 %0, [%1]" POLICY_AT(2) ";"
-                 : "=r"(to[0])
-                 : "l"(from) POLICY);
+    asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
   }
 }
 

@@ -52,24 +52,13 @@ __device__ int end_near(int tile, const int* firsts, int requests, int items) {
   return first + (tile - first + own / 2) / own * own;
 }
 
-// The end of the first `count` items.
-__device__ int end_of(int count, const int* firsts, int requests, int items) {
-  const int request = min(count / items, requests), first = firsts[request];
-  const int own = request < requests ? (firsts[request + 1] - first) / items : 0;
-  return first + count % items * own;
-}
-
-// Writes the ends of the shares of `blocks` blocks that take whole items: `count` of them, or where
-// that is 0, about as many tiles. Returns whether these are read as soon as equal shares are, and
-// added up.
+// Writes the ends of the shares of `blocks` blocks that take whole items. Returns whether these are
+// read as soon as equal shares are, and added up.
 __device__ bool divide_whole(int* ends, int blocks, int tiles, const int* firsts, int requests,
-                             int items, int count) {
+                             int items) {
   const Division division = divide(tiles, blocks);
   for (int block = threadIdx.x; block < blocks; block += THREADS) {
-    const int next = block + 1;
-    ends[block] = next == blocks ? tiles
-                  : count > 0    ? end_of(next * count, firsts, requests, items)
-                                 : end_near(division.begin(next), firsts, requests, items);
+    ends[block] = end_near(division.begin(block + 1), firsts, requests, items);
   }
   __syncthreads();
   bool is_late = false;
@@ -116,13 +105,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       __syncthreads_or(longest > kMany * per_block * max(tiles / most_warps, 1));
 
   const int all_items = items * (requests - paddings);
-  const int count = max(ceil_div(all_items, most_blocks), 1);  // of a block that has whole items
-  const int blocks = ceil_div(all_items, count);
+  const int blocks = all_items > 0 ? ceil_div(all_items, ceil_div(all_items, most_blocks)) : 0;
   int* const ends = plan.flags();
   const bool is_whole =
-      blocks >= kBusy * most_blocks &&
-      (divide_whole(ends, blocks, tiles, firsts, requests, items, count) ||
-       divide_whole(ends, blocks, tiles, firsts, requests, items, 0));
+      blocks >= kBusy * most_blocks && divide_whole(ends, blocks, tiles, firsts, requests, items);
   const bool has_long_items = may_be_long && !is_whole;
   // After the last item there are readers, too.
   const int readers = has_long_items ? readers_of(most_blocks) : 0;

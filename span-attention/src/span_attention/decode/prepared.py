@@ -97,8 +97,8 @@ def prepare(
         plan = Call(planner, Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True))
         kernel = load(compile_variant(variant, gpu.arch, kept), gpu, DECODE_ATTEND)
         block = (32 * tuning.warps, 1, 1)
-        blocks = blocks_at_once(kernel, Launch((1, 1, 1), block, shared_bytes=tuning.shared_bytes))
-        attend = Call(kernel, Launch((blocks, 1, 1), block, shared_bytes=tuning.shared_bytes, overlaps=True))
+        blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
+        attend = Call(kernel, Launch((blocks, 1, 1), block, overlaps=True))
     return PreparedDecode(
         options,
         layout,

@@ -45,8 +45,7 @@ struct Query {
     const T* query = of.query + tile.request * of.query_stride + heads.head * KEY_SIZE;
 #pragma unroll
     for (int n = 0; n < HEAD_TILES; ++n) {
-      float own = 0.0f;
-      if constexpr (SLOTS == 0) own = load_head(shared, query, n, heads.count);
+      const float own = load_head(shared, query, n, heads.count);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int head = 8 * n + 2 * t + c;

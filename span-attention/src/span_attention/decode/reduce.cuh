@@ -7,9 +7,6 @@ __device__ __forceinline__ Part& part_of(const Arguments& of, int index) {
 
 // Takes off the result what zeros and biases of codes have added to it.
 __device__ __forceinline__ void settle(Accumulators& acc) {
-#if SLOTS > 0
-  pair_elements(acc);
-#endif
   if constexpr (Codes::kScales == 2) {
 #pragma unroll
     for (int i = 0; i < 2 * HEAD_TILES; ++i) {
@@ -124,7 +121,6 @@ __device__ __forceinline__ void write_lse(const Arguments& of, const Heads& head
 
 // The element that lane row g holds in the first of two adjacent ones of a row of the result.
 __device__ __forceinline__ int element_of(int row, int g) {
-  if constexpr (SLOTS > 0) return 16 * row + g + g % 2 * 7;
   constexpr int kPerPiece = 2 * kRowsPerLoad;
   return (row / kRowsPerLoad * 8 + g) * kPerPiece + row % kRowsPerLoad * 2;
 }
@@ -146,7 +142,7 @@ __device__ __forceinline__ void write_result(const Accumulators& acc, const Argu
     if (head >= heads.count) continue;
     if constexpr (LSE) write_lse(of, heads, tile.request, head, total);
     T* const out = result_of(of, heads, tile.request, head);
-    constexpr int kStep = SLOTS == 0 && kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are adjacent
+    constexpr int kStep = kRowsPerLoad % 2 == 0 ? 2 : 1;  // rows whose elements are adjacent
 #pragma unroll
     for (int row = 0; row < kRows; row += kStep) {
       const int element = element_of(row, g);

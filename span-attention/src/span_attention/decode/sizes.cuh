@@ -80,7 +80,7 @@ struct Merge {
 };
 
 struct Shared {
-  uint2 query[SLOTS > 0 ? 1 : WARPS][HEAD_TILES][SLOTS > 0 ? 1 : kSteps][kWarp];  // fragments: each lane reads what it wrote
+  uint2 query[WARPS][HEAD_TILES][kSteps][kWarp];  // fragments: each lane reads what it wrote
   Part parts[WARPS + 1];                          // of items open at a warp's end; of `merge`
   int begins[WARPS];                              // the first tile of each warp
   Merge merge;

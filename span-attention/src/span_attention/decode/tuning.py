@@ -36,13 +36,6 @@ class Tuning:
     blocks_per_sm: int
     key_parts: int
     value_parts: int
-    slots: int = 0
-    evict: bool = False
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: the rings of its warps, of halves of 256-byte rows."""
-        return self.warps * self.slots * self.tile_tokens * 256
 
     @property
     def tile_tokens(self) -> int:

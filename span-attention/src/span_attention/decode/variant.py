@@ -17,7 +17,7 @@ from span_attention.published import OWN, SIZES, layout_of
 _ATTEND: Final = Source(
     "span_attention",
     "decode/kernel.cu",
-    headers=("types.cuh", "reduce.cuh", "overlap.cuh", "mma.cuh", "copy.cuh"),
+    headers=("types.cuh", "reduce.cuh", "overlap.cuh", "mma.cuh"),
     own=("softmax.cuh", "pairs.cuh", "decode_plan.cuh"),
     parts=(
         "decode/sizes.cuh",
@@ -25,7 +25,6 @@ _ATTEND: Final = Source(
         "decode/loads.cuh",
         "decode/query.cuh",
         "decode/tiles.cuh",
-        "decode/ring.cuh",
         "decode/reduce.cuh",
         "decode/merge.cuh",
         "decode/long_items.cuh",
@@ -91,8 +90,6 @@ def variant_for(options: DecodeOptions, layout: SpanLayout, tuning: Tuning) -> V
         "KEY_PARTS": tuning.key_parts,
         "VALUE_PARTS": tuning.value_parts,
         "BLOCKS_PER_SM": tuning.blocks_per_sm,
-        "SLOTS": tuning.slots,
-        "EVICT": tuning.evict,
         "LSE": options.lse,
         **_strides(layout),
     }
