@@ -13,7 +13,6 @@ import json
 import platform
 import statistics
 import time
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -31,6 +30,7 @@ from spaninfer_engine.step.mirror import SequenceMirror
 from spaninfer_engine.step.plan import NewSequence, StepPlan, TableUpdate
 from spaninfer_engine.step.sampling import DeviceSamplingParams, fits_kernel
 from spaninfer_engine.step.sequences import Sequences
+from spaninfer_kernels_cuda.inputs import Columns, columns_len
 
 NUM_STEPS, SPAN_LEN = 500, 32
 
@@ -43,8 +43,8 @@ class Nothing:
 
     def __init__(self, sequences: Sequences, num_rows: int) -> None:
         self._mirror = SequenceMirror(sequences, self, num_rows)
-        shape = (num_rows,) * 4 + (num_rows + 1,) * 2
-        self._columns = Block(*(np.zeros(size, np.int32) for size in shape))
+        block = np.zeros(columns_len(num_rows), np.int32)
+        self._columns = Columns.of(block, num_rows)
         self._samples = Samples(np.full(num_rows, 17, np.int32), np.zeros(num_rows, np.int32))
 
     def can_sample(self, entry: NewSequence) -> bool:
@@ -63,7 +63,7 @@ class Nothing:
     def launch(self, batch: Batch, updates: Updates) -> Nothing:
         """Do what a GPU's host does."""
         rows = self._mirror.sync(batch, updates)
-        write_columns(self._columns, batch, rows, None)
+        write_columns(self._columns, batch, rows, np.zeros_like(batch.starts), None)
         return self
 
     def wait(self) -> None:
@@ -90,18 +90,6 @@ class Nothing:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-@dataclass
-class Block:
-    """Columns in ordinary memory."""
-
-    rows: Any
-    starts: Any
-    stops: Any
-    draws: Any
-    bounds: Any
-    wanted: Any
 
 
 def main() -> None:
@@ -150,7 +138,7 @@ def _runner(scheduler: Scheduler, num_running: int) -> Runner:
     """Return a runner that knows the requests which the scheduler runs."""
     context = scheduler.limits.context
     sequences = Sequences(1, max_len=context, span_len=SPAN_LEN, num_rows=num_running)
-    runner = Runner(Nothing(sequences, num_running), sequences, Sampler(), vocab=100)
+    runner = Runner(Nothing(sequences, num_running), sequences, Sampler(100), vocab=100)
     seqs: list[SequenceState] = list(scheduler._running)
     sampling = SamplingParams(temperature=0)
     known = [np.array([*c.request.prompt_ids, *c.output_ids]) for c in seqs]

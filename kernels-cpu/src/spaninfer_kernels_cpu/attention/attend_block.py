@@ -11,12 +11,9 @@ arithmetic free of special values, and slots that no query may see are never rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.attention.attention_plan import MAX_QUERIES
@@ -26,8 +23,15 @@ from spaninfer_kernels_cpu.attention.kv_tile import (
     transpose_keys,
     widen_values,
 )
+from spaninfer_kernels_cpu.attention.score_vectors import (
+    NOTHING_SEEN,
+    TOGETHER,
+    add_totals,
+    find_peaks,
+    keep_only,
+    total,
+)
 from spaninfer_kernels_cpu.attention.spans import CacheArrays, place_of
-from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.device_function import (
     device_function,
@@ -45,18 +49,12 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp, tanh
 from spaninfer_kernels_cpu.codegen.rounding import nearest_bf16
-from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
 Floats = NDArray[np.float32]
-_Join: TypeAlias = Callable[[Builder, Value, Value], Value]
-
-NOTHING_SEEN = np.float32(-3e38)  # the peak before the first score: finite, so exp() stays so
 
 _SPARE_ROWS = 16  # tiles of several rows write past the last query; all parts stay on cache lines
 _CACHE_LINE = 64
-_TOGETHER = 4  # rows whose scores are softened together
-_OF_ROWS = ir.VectorType(v.F32, _TOGETHER)
 _PART_GRID = 2 * STEP_BYTES  # zeros and scales of 64 keys
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -266,8 +264,8 @@ def soften(begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratc
     plain = softmax.softcap == 0 and softmax.window == 0 and softmax.slopes == 0
     last = task.position - begin + larger(softmax.ahead, task.ahead)  # that the first query sees
     if plain and softmax.biases == 0 and last + 1 >= count:
-        together = task.num_queries // _TOGETHER * _TOGETHER
-        for n in range(0, together, _TOGETHER):
+        together = task.num_queries // TOGETHER * TOGETHER
+        for n in range(0, together, TOGETHER):
             _weigh_together(n, count, scratch)
         for n in range(together, task.num_queries):
             _weigh(n, 0, count, scratch)
@@ -306,25 +304,7 @@ def _soften_row(
     if softmax.biases != 0:
         _add_biases(scores, task.head + n % task.num_heads, first - now, softmax)
     _weigh(n, first, stop, scratch)
-    _keep(scratch.scores + n * STEP_BYTES, first, stop, _ZERO)
-
-
-@intrinsic
-def _keep(_context: Any, _scores: Any, _first: Any, _stop: Any, _other: Any) -> Any:
-    """Write `other` over the 64 float32 at an address, but for those from `first` to `stop`."""
-
-    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        scores, first, stop, other = arguments
-        low, high = (v.splat(b, b.trunc(bound, v.I32)) for bound in (first, stop))
-        for block in range(PANEL // LANES):
-            place = v.at(b, scores, BLOCK_BYTES * block)
-            lanes = ir.Constant(v.I32X16, list(range(LANES * block, LANES * (block + 1))))
-            is_kept = b.and_(b.icmp_signed("<=", low, lanes), b.icmp_signed("<", lanes, high))
-            kept = b.select(is_kept, v.load(b, v.F32X16, place), v.splat(b, other))
-            v.store(b, kept, place)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3, types.float32), emit
+    keep_only(scratch.scores + n * STEP_BYTES, first, stop, _ZERO)
 
 
 @device_function
@@ -338,7 +318,7 @@ def _weigh(n: int, first: int, stop: int, scratch: Scratch) -> None:
     at = scratch.scores + n * STEP_BYTES
     scores = floats_at(at, PANEL)
     if stop - first < PANEL:
-        _keep(at, first, stop, NOTHING_SEEN)
+        keep_only(at, first, stop, NOTHING_SEEN)
     before = read(FLOAT32, scratch.peak, n)
     largest = scores[0]
     for j in range(PANEL):
@@ -349,102 +329,29 @@ def _weigh(n: int, first: int, stop: int, scratch: Scratch) -> None:
     kept = exp(before - peak)
     write(FLOAT32, scratch.peak, n, peak)
     write(FLOAT32, scratch.kept, n, kept)
-    write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + _total(at))
+    write(FLOAT32, scratch.total, n, read(FLOAT32, scratch.total, n) * kept + total(at))
 
 
 @device_function
 def _weigh_together(n: int, count: int, scratch: Scratch) -> None:
-    """Do as `_weigh` for _TOGETHER queries from n on that see `count` scores: the same bits.
+    """Do as `_weigh` for TOGETHER queries from n on that see `count` scores: the same bits.
 
     What is hidden is left out in registers: written over in memory, it would hold up those who read
     it next. So blocks of 16 that are all hidden are not taken, and hidden scores end as anything.
     Texts of 36 tokens by heads of 32 channels attend in 0.7 of the time (one core of a Zen 5).
     """
     at, blocks = scratch.scores + n * STEP_BYTES, (count + LANES - 1) // LANES
-    _find_peaks(at, count, scratch.peak + n * 4, scratch.kept + n * 4)
-    for row in range(_TOGETHER):
+    find_peaks(at, count, scratch.peak + n * 4, scratch.kept + n * 4)
+    for row in range(TOGETHER):
         peak = read(FLOAT32, scratch.peak, n + row)
         for block in range(blocks):
             scores = floats_at(at + row * STEP_BYTES + block * BLOCK_BYTES, LANES)
             for j in range(LANES):
                 scores[j] = exp(scores[j] - peak)
-    kept = floats_at(scratch.kept + n * 4, _TOGETHER)
-    for row in range(_TOGETHER):
+    kept = floats_at(scratch.kept + n * 4, TOGETHER)
+    for row in range(TOGETHER):
         kept[row] = exp(kept[row])
-    _add_totals(at, count, scratch.total + n * 4, scratch.kept + n * 4)
-
-
-@intrinsic
-def _find_peaks(_context: Any, _scores: Any, _count: Any, _peaks: Any, _before: Any) -> Any:
-    """Raise _TOGETHER peaks to the largest of `count` scores of theirs; write the old ones less the
-    new.
-    """
-
-    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        scores, count, peaks, before = arguments
-        rows = _seen_rows(b, scores, count, NOTHING_SEEN)
-        old = v.load(b, _OF_ROWS, peaks)
-        peak = _larger(b, old, _by_rows(b, rows, _larger))
-        v.store(b, peak, peaks)
-        v.store(b, b.fsub(old, peak), before)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), emit
-
-
-@intrinsic
-def _add_totals(_context: Any, _weights: Any, _count: Any, _totals: Any, _kept: Any) -> Any:
-    """Multiply _TOGETHER totals by what is kept and add `count` weights to each."""
-
-    def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        weights, count, totals, kept = arguments
-        sums = _by_rows(b, _seen_rows(b, weights, count, _ZERO), _sum)
-        before = b.fmul(v.load(b, _OF_ROWS, totals), v.load(b, _OF_ROWS, kept))
-        v.store(b, b.fadd(before, sums), totals)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), emit
-
-
-def _seen_rows(b: Builder, at: Value, count: Value, other: np.float32) -> list[list[Value]]:
-    """Return the vectors of _TOGETHER rows of scores, `other` in place of those from `count` on."""
-    last = v.splat(b, b.trunc(count, v.I32))
-    rows: list[list[Value]] = [[] for _ in range(_TOGETHER)]
-    for block in range(PANEL // LANES):
-        lanes = ir.Constant(v.I32X16, list(range(LANES * block, LANES * (block + 1))))
-        is_seen = b.icmp_signed("<", lanes, last)
-        for number, row in enumerate(rows):
-            place = v.at(b, at, STEP_BYTES * number + BLOCK_BYTES * block)
-            found = v.load(b, v.F32X16, place)
-            row.append(b.select(is_seen, found, v.constant(v.F32X16, float(other))))
-    return rows
-
-
-def _by_rows(b: Builder, rows: list[list[Value]], join: _Join) -> Value:
-    """Return what joins the numbers of each row, by lanes first, as `_total` adds them."""
-    each = [join(b, join(b, *row[:2]), join(b, *row[2:])) for row in rows]
-    first, second, third, fourth = each
-    pairs = _joined_halves(b, first, second, 8, join), _joined_halves(b, third, fourth, 8, join)
-    fours = _joined_halves(b, *pairs, 4, join)
-    for apart in (2, 1):
-        swapped = v.shuffled(b, fours, fours, [lane ^ apart for lane in range(LANES)])
-        fours = join(b, fours, swapped)
-    return v.shuffled(b, fours, fours, [LANES // _TOGETHER * row for row in range(_TOGETHER)])
-
-
-def _joined_halves(b: Builder, one: Value, other: Value, width: int, join: _Join) -> Value:
-    """Join lanes `width` apart of two vectors: first those of the one, then of the other."""
-    lanes = [lane for lane in range(2 * LANES) if lane & width == 0]
-    low = v.shuffled(b, one, other, lanes)
-    return join(b, low, v.shuffled(b, one, other, [lane + width for lane in lanes]))
-
-
-def _larger(b: Builder, x: Value, y: Value) -> Value:
-    return b.select(b.fcmp_ordered(">", x, y), x, y)
-
-
-def _sum(b: Builder, x: Value, y: Value) -> Value:
-    return b.fadd(x, y)
+    add_totals(at, count, scratch.total + n * 4, scratch.kept + n * 4)
 
 
 @device_function
@@ -454,20 +361,3 @@ def _add_biases(scores: Floats, head: int, distance: int, softmax: Softmax) -> N
     biases = floats_at(softmax.biases + head * (2 * reach + 1) * 4, 2 * reach + 1)
     for j in range(len(scores)):
         scores[j] += biases[reach + larger(-reach, smaller(reach, distance + j))]
-
-
-@intrinsic
-def _total(_context: Any, _scores: Any) -> Any:
-    """Return the sum of the 64 float32 at an address, by lanes first; a loop stays scalar."""
-
-    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        places = [v.at(b, arguments[0], BLOCK_BYTES * block) for block in range(PANEL // LANES)]
-        sums = [v.load(b, v.F32X16, place) for place in places]
-        while len(sums) > 1:
-            sums = [b.fadd(*pair) for pair in zip(sums[::2], sums[1::2], strict=True)]
-        (lanes,) = sums
-        while lanes.type.count > 1:
-            lanes = b.fadd(*v.halves(b, lanes))
-        return b.extract_element(lanes, v.I32(0))
-
-    return types.float32(types.int64), emit

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from spaninfer_kernels_cpu.attention.attend_block import (
-    NOTHING_SEEN,
     Extent,
     Scratch,
     Softmax,
@@ -32,6 +31,7 @@ from spaninfer_kernels_cpu.attention.few_queries import (
     add_values_in_place,
     score_in_place,
 )
+from spaninfer_kernels_cpu.attention.score_vectors import NOTHING_SEEN
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import (
