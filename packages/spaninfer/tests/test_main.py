@@ -22,6 +22,14 @@ def started(*arguments, program=MAIN, out=subprocess.PIPE, typed=""):
     )
 
 
+def test_a_mistyped_option_of_the_server_points_to_the_command_that_was_typed():
+    ran = started("serve", "--prot", "1")
+
+    assert ran.returncode == 2
+    assert "Try 'spaninfer serve --help' for help." in ran.stderr
+    assert "--port" in ran.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize(
     "command",

@@ -52,7 +52,8 @@ def _run(arguments: Sequence[str], control: int | None) -> None:
     try:
         try:
             app = _command_line()
-            app(list(arguments), obj=control)
+            name = None if control is None else "spaninfer"  # not that of the engine's program
+            app(list(arguments), obj=control, prog_name=name)
         finally:
             sys.stdout.flush()  # what fails here would fail when Python ends, with a traceback
     except KeyboardInterrupt:
