@@ -194,6 +194,24 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 
 @pytest.fixture
+def frozen() -> Callable[[Engine, int], AbstractContextManager[None]]:
+    """What freezes an engine while requests run: none of them ends meanwhile."""
+
+    @contextmanager
+    def freeze(engine: Engine, num_running: int = 1) -> Iterator[None]:
+        before = engine.stats().generated_tokens
+        wait_until(lambda: engine.stats().running == num_running)
+        wait_until(lambda: engine.stats().generated_tokens > before)
+        engine.freeze()
+        try:
+            yield
+        finally:
+            engine.thaw()
+
+    return freeze
+
+
+@pytest.fixture
 def client(serving: Callable[..., TestClient]) -> TestClient:
     return serving()
 

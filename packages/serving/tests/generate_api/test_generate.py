@@ -180,7 +180,7 @@ def test_events_of_several_say_whose_they_are(client):
     assert all(each["meta_info"]["finish_reason"]["type"] == "length" for each in last.values())
 
 
-def test_a_request_is_ended_by_the_id_that_it_brought(live, until):
+def test_a_request_is_ended_by_the_id_that_it_brought(live, frozen):
     root = {"Authorization": "Bearer root"}
     running = live(admin_hashes=(hash_of("root"),))
     url = "http://{}:{}".format(*running.address)
@@ -193,9 +193,9 @@ def test_a_request_is_ended_by_the_id_that_it_brought(live, until):
 
     thread = threading.Thread(target=ask)
     thread.start()
-    until(lambda: running.server._service.engine.stats().running == 1)
-    ended = httpx.post(f"{url}/abort_request", json={"rid": "rollout-7"}, headers=root).json()
-    thread.join(120)
+    with frozen(running.server._service.engine):
+        ended = httpx.post(f"{url}/abort_request", json={"rid": "rollout-7"}, headers=root).json()
+        thread.join(120)
 
     meta = answers[0]["meta_info"]
     assert ended == {"aborted": ["rollout-7"]}

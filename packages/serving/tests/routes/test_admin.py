@@ -61,16 +61,16 @@ def test_no_way_to_write_a_path_gets_around_the_key(operated):
         assert ask(operated.address, path, key="none")[0] in (401, 404)
 
 
-def test_a_request_is_ended_by_its_id_and_keeps_what_it_has(operated, until):
+def test_a_request_is_ended_by_its_id_and_keeps_what_it_has(operated, frozen):
     address, service = operated.address, operated.server._service
     with ThreadPoolExecutor(2) as threads:
         first, second = (
             threads.submit(ask, address, "/v1/completions", LONG, **{"X-Request-Id": name})
             for name in ("mine", "other")
         )
-        until(lambda: service.engine.stats().running == 2)
-        said = ask(address, "/abort_requests", {"request_ids": ["mine", "unknown"]})
-        status, ended = first.result()
+        with frozen(service.engine, 2):
+            said = ask(address, "/abort_requests", {"request_ids": ["mine", "unknown"]})
+            status, ended = first.result()
         _, whole = second.result()
 
     assert said == (200, {"aborted": ["mine"]})
@@ -101,12 +101,14 @@ def test_what_is_kept_through_a_pause_goes_on_as_if_nothing_was(operated, until,
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("abort", "abort"), ("wait", "length")])
-def test_a_pause_ends_what_runs_or_waits_for_it(operated, until, mode, reason):
+def test_a_pause_ends_what_runs_or_waits_for_it(operated, until, frozen, mode, reason):
     address, service = operated.address, operated.server._service
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(ask, address, "/v1/completions", LONG)
-        until(lambda: service.engine.stats().running == 1)
-        assert ask(address, f"/pause?mode={mode}&clear_cache=true")[0] == 200
+        with frozen(service.engine):
+            paused = threads.submit(ask, address, f"/pause?mode={mode}&clear_cache=true")
+            until(lambda: ask(address, "/is_paused", method="GET")[1]["is_paused"])
+        assert paused.result()[0] == 200
         assert service.engine.stats().running == 0
         late = threads.submit(ask, address, "/v1/completions", LONG | {"max_tokens": 2})
         assert running.result()[1]["choices"][0]["finish_reason"] == reason

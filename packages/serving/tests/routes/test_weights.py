@@ -141,13 +141,16 @@ def test_requests_are_refused_while_it_sleeps_and_probes_say_so(server):
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("wait", "length"), ("abort", "abort")])
-def test_it_falls_asleep_behind_what_runs_where_it_is_told_how(server, engine, until, mode, reason):
+def test_it_falls_asleep_behind_what_runs_where_it_is_told_how(
+    server, engine, until, frozen, mode, reason
+):
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(ask, server, "/v1/completions", LONG, "user")
-        until(lambda: engine.stats().running == 1)
-        refused = ask(server, "/sleep")
-        released = ask(server, "/release_memory_occupation", {})
-        asleep = threads.submit(ask, server, f"/sleep?mode={mode}")
+        with frozen(engine):
+            refused = ask(server, "/sleep")
+            released = ask(server, "/release_memory_occupation", {})
+            asleep = threads.submit(ask, server, f"/sleep?mode={mode}")
+            until(lambda: ask(server, "/health/ready", method="GET")[0] == 503)  # it has begun
         assert running.result()[1]["choices"][0]["finish_reason"] == reason
         assert asleep.result()[0] == 200
 
