@@ -245,6 +245,13 @@ SMUGGLED = head("GET", "/health/live")
         ((CHUNKED,), b"%x\n" % len(JSON) + JSON + b"\n0\n\n"),
         ((CHUNKED,), b"-1\r\n" + JSON + b"\r\n0\r\n\r\n"),
         ((CHUNKED,), b"0x1d\r\n" + JSON + b"\r\n0\r\n\r\n"),
+        ((CHUNKED,), b"1d;a=\nb\r\n" + JSON + b"\r\n0\r\n\r\n"),
+        ((CHUNKED,), b"1d;a=" + b"b" * 70_000 + b"\r\n" + JSON + b"\r\n0\r\n\r\n"),
+        ((CHUNKED,), b"1d\r\n" + JSON + b"\r\n0\r\n" + b"X: y\r\n" * 10_000 + b"\r\n"),
+        (("Transfer-Encoding:\r\n chunked",), b"0\r\n\r\n"),
+        (("X: a\r\n\tb", f"Content-Length: {len(JSON)}"), JSON),
+        ((f"X: a\nContent-Length: {len(JSON)}",), JSON),
+        ((f"Content-Length: {len(JSON)}\n",), JSON),
     ],
 )
 def test_a_request_whose_end_can_be_read_in_two_ways_carries_no_second_one(live, lines, body):

@@ -24,6 +24,9 @@ _HEAD = re.compile(
 )
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
+_HEAD_END = re.compile(rb"\n\r?\n")
+_AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
+
 # Fields that change how a message is framed, or what is sent before its answer.
 _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 _KEEP, _CLOSE = b"keep-alive", b"close"
@@ -86,6 +89,17 @@ def plain_head(data: bytes) -> PlainHead | None:
         asks_to_close=fields.get(b"connection", _KEEP).lower() == _CLOSE,
         end=found.end(),
     )
+
+
+def has_ambiguous_lines(data: bytes) -> bool:
+    """Return whether the head that `data` begins with has a line that proxies read in other ways.
+
+    h11 takes LF alone for the end of a line, and joins a folded line to the one before it. To a
+    proxy in front that does neither, a field behind LF, or a folded Transfer-Encoding, is no field:
+    the two would disagree where the request ends (RFC 9112, 2.2 and 5.2: both may be refused).
+    """
+    end = _HEAD_END.search(data)
+    return _AMBIGUOUS.search(data, 0, end.end() if end else len(data)) is not None
 
 
 class PlainCycle(RequestResponseCycle):

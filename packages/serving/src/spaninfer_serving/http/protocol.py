@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spaninfer_serving.http.connection_slots import ConnectionSlots
-from spaninfer_serving.http.plain_http import PlainCycle, PlainHead, plain_head
+from spaninfer_serving.http.plain_http import PlainCycle, PlainHead, has_ambiguous_lines, plain_head
 from spaninfer_serving.observability.access_log import ID_HEADER, new_id
 from spaninfer_serving.wire.errors import Problem
 
@@ -88,10 +88,12 @@ class BoundedProtocol(H11Protocol):
 
     def handle_events(self) -> None:
         """Take in what h11 has, unless a plain request is in front of it."""
-        if self._is_answered or not isinstance(self.cycle, PlainCycle):
-            super().handle_events()
-        else:
+        if not self._is_answered and isinstance(self.cycle, PlainCycle):
             self.flow.pause_reading()
+        elif self.conn.their_state is h11.IDLE and has_ambiguous_lines(self.conn.trailing_data[0]):
+            self._refuse(400, "a line of the head ends without CR LF, or is folded")
+        else:
+            super().handle_events()
 
     def _take_plain(self, data: bytes) -> bytes:
         """Take in what belongs to a plain request, one under way or a new one; return the rest."""
@@ -181,9 +183,11 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuse what is no HTTP, with the reason that h11 gave; called while that is handled."""
         fault = sys.exception()
+        self._refuse(getattr(fault, "error_status_hint", 400), _BYTES.sub(r"\1", str(fault)))
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """End the connection, with an answer if none is under way."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
-            status = getattr(fault, "error_status_hint", 400)
-            reason = _BYTES.sub(r"\1", str(fault))
             problem = Problem(status, f"this is no request in HTTP/1.1: {reason}", code="bad_http")
             self.transport.write(_whole(problem))
         self.transport.close()
