@@ -60,6 +60,7 @@ OPERATIONS = (
     "^/(pause|resume|continue|is_|drain|abort|reset|flush|log_level|server_info|get_|start_|stop_|"
     "sleep|wake_up|release_|update_)"
 )
+FUZZED = ("requests", "operations", "embed", "classify")
 
 # Tests compute small things: threads of BLAS and torch would only wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -227,7 +228,8 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
-def fuzz(session: nox.Session) -> None:
+@nox.parametrize("part", FUZZED, ids=FUZZED)
+def fuzz(session: nox.Session, part: str) -> None:
     """Send what /openapi.json allows, and what it does not, by schemathesis; it finds nothing."""
     session.install("schemathesis")
 
@@ -235,18 +237,22 @@ def fuzz(session: nox.Session) -> None:
         chosen = (*SCHEMATHESIS, *options, *session.posargs)
         session.run("schemathesis", "run", *chosen, f"{url}/openapi.json")
 
-    template = ("--chat-template", "clients/tools.jinja", "--tool-parser", "hermes")
-    key = secrets.token_hex(16)
-    admins = Path(session.create_tmp()) / "admins"
-    admins.write_text(hashlib.sha256(key.encode()).hexdigest())
-    operated = ("--admin-key-file", str(admins.resolve()))
-    with served(session, "serve", "--quiet", "--max-len", "512", *template, *operated) as url:
-        run(url, "--phases", STATEFUL, "--exclude-path-regex", f"{TEXTS}|{OPERATIONS}")
-        of_admin = ("--header", f"Authorization: Bearer {key}")
-        run(url, "--phases", PHASES, "--include-path-regex", OPERATIONS, *of_admin)
-    for task in ("embed", "classify"):
-        with served(session, "clients/encoders.py", task, command="python") as url:
+    if part in ("embed", "classify"):
+        with served(session, "clients/encoders.py", part, command="python") as url:
             run(url, "--phases", PHASES, "--include-path-regex", TEXTS)
+        return
+    key, folder = secrets.token_hex(16), Path(session.create_tmp()).resolve()
+    admins = folder / "admins"
+    admins.write_text(hashlib.sha256(key.encode()).hexdigest())
+    template = ("--chat-template", "clients/tools.jinja", "--tool-parser", "hermes")
+    folders = ("--profile-dir", str(folder), "--weights-folder", str(folder))
+    operated = ("--admin-key-file", str(admins), *folders)
+    with served(session, "serve", "--quiet", "--max-len", "512", *template, *operated) as url:
+        if part == "requests":
+            run(url, "--phases", STATEFUL, "--exclude-path-regex", f"{TEXTS}|{OPERATIONS}")
+        else:
+            of_admin = ("--header", f"Authorization: Bearer {key}")
+            run(url, "--phases", PHASES, "--include-path-regex", OPERATIONS, *of_admin)
 
 
 # ---- checking ---------------------------------------------------------------------------------
