@@ -29,7 +29,7 @@ def test_what_is_not_supported_is_refused_by_name(name, value):
     found = finding({name: value})
 
     assert found["type"] == "refused"
-    assert (found["ctx"]["param"], found["ctx"]["code"]) == (name, "unsupported_parameter")
+    assert (found["ctx"]["inside"], found["ctx"]["code"]) == ((name,), "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_text_completion_takes_no_tools(name, value):
         CompletionRequest.model_validate({"prompt": "hello", name: value})
 
     found = caught.value.errors()[0]
-    assert (found["ctx"]["param"], found["ctx"]["code"]) == (name, "unsupported_parameter")
+    assert (found["ctx"]["inside"], found["ctx"]["code"]) == ((name,), "unsupported_parameter")
 
 
 def test_values_that_ask_for_nothing_are_accepted():
@@ -79,7 +79,7 @@ def test_an_unknown_parameter_is_refused_by_name():
     found = finding({"temprature": 0.5})
 
     assert found["type"] == "refused"
-    assert (found["ctx"]["param"], found["ctx"]["code"]) == ("temprature", "unknown_parameter")
+    assert (found["ctx"]["inside"], found["ctx"]["code"]) == (("temprature",), "unknown_parameter")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,4 @@ def test_the_variables_of_a_template_take_a_megabyte_together():
 
     assert ChatRequest.model_validate(HELLO | some)
     found = finding(more)
-    assert (found["ctx"]["param"], found["ctx"]["code"]) == (
-        "chat_template_kwargs",
-        "value_too_large",
-    )
+    assert (found["loc"], found["ctx"]["code"]) == (("chat_template_kwargs",), "value_too_large")

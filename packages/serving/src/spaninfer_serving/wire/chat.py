@@ -113,14 +113,10 @@ class ConversationFields(BaseModel):
     def _refuse_what_no_template_takes(cls, variables: dict[str, Any]) -> dict[str, Any]:
         if len(to_json(variables)) > MAX_VARIABLES_BYTES:
             why = f"takes more than {MAX_VARIABLES_BYTES} bytes"
-            raise refused("chat_template_kwargs", "value_too_large", why)
+            raise refused(None, "value_too_large", why)
         for name in variables:
             if name in RESERVED_VARIABLES or not name.isidentifier():
-                raise refused(
-                    f"chat_template_kwargs.{name}",
-                    "reserved_parameter",
-                    "is not for a request to set",
-                )
+                raise refused(name, "reserved_parameter", "is not for a request to set")
         return variables
 
 

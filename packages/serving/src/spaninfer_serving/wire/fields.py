@@ -51,8 +51,8 @@ def _type_of(given: object) -> object:
     return getattr(given, "type", None)
 
 
-class RequestFields(BaseModel):
-    """The body of a request.
+class ObjectFields(BaseModel):
+    """An object in a body, or the body itself.
 
     `not_supported`: parameters that the server does not act on, with the values that ask for
     nothing. Those are accepted, because clients send them; any other value is refused by name. A
@@ -70,20 +70,33 @@ class RequestFields(BaseModel):
         if not isinstance(body, dict):
             return body
         known, not_supported = _names_of(cls)
-        for name in body.keys() - known:  # the first is enough: each would take 6 µs to report
-            raise refused(name, "unknown_parameter", unknown(name, known))
         for name in not_supported & body.keys():
             if body[name] not in cls.not_supported[name]:
                 raise refused(name, "unsupported_parameter", "is not supported by this server")
         return {
             name: value
             for name, value in body.items()
-            if name not in not_supported and value is not None
+            if name not in not_supported and (value is not None or name not in known)
         }
 
 
+class RequestFields(ObjectFields):
+    """The body of a request."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_the_unknown(cls, body: object) -> object:
+        """Refuse one parameter that there is not: each would take 6 µs to report."""
+        if isinstance(body, dict):
+            known, _ = _names_of(cls)
+            for name in body.keys() - known:
+                raise refused(name, "unknown_parameter", unknown(name, known))
+        return body
+
+
 @cache
-def _names_of(kind: type[RequestFields]) -> tuple[frozenset[str], frozenset[str]]:
+def _names_of(kind: type[ObjectFields]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all parameters of a body, and of those that are not acted on."""
     not_supported = frozenset(kind.not_supported.keys() - kind.model_fields.keys())
-    return not_supported | kind.model_fields.keys(), not_supported
+    aliases = {field.alias for field in kind.model_fields.values() if field.alias}
+    return not_supported | kind.model_fields.keys() | aliases, not_supported

@@ -7,21 +7,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     Tag,
     field_validator,
     model_validator,
 )
 
-from spaninfer_serving.wire.fields import type_discriminator
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 from spaninfer_serving.wire.media import DataUrl, Detail, InputAudio
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Part(ObjectFields):
     prompt_cache_breakpoint: dict[str, Any] | None = None  # here every prefix is cached
 
 

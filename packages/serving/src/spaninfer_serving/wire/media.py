@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag
+
+from spaninfer_serving.wire.fields import ObjectFields
 
 Kind = Literal["image", "video", "audio"]
 Detail = Literal["auto", "low", "high", "original"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _Part(ObjectFields):
+    prompt_cache_breakpoint: dict[str, Any] | None = None  # here every prefix is cached
 
 
 class TextPart(_Part):
@@ -21,7 +23,7 @@ class TextPart(_Part):
     text: str
 
 
-class MediaUrl(_Part):
+class MediaUrl(ObjectFields):
     """The location of media: a data: URL, or what the server's operator has opened."""
 
     url: str
@@ -47,7 +49,7 @@ class VideoPart(_Part):
     video_url: MediaUrl
 
 
-class InputAudio(_Part):
+class InputAudio(ObjectFields):
     """An audio clip in base64; its format is known by its first bytes."""
 
     data: str
@@ -74,8 +76,10 @@ DataUrl: TypeAlias = Annotated[str, AfterValidator(_check_kind)]
 """A data: URL of an image, a video or an audio clip."""
 
 
-class File(_Part):
+class File(ObjectFields):
     """An image, video or audio clip as a data: URL, whose media type says which it is."""
+
+    not_supported: ClassVar = {"file_id": (None,)}
 
     file_data: DataUrl
     filename: str | None = None
@@ -123,7 +127,7 @@ Part: TypeAlias = Annotated[
 ]
 
 
-class ProcessorOptions(_Part):
+class ProcessorOptions(ObjectFields):
     """Preprocessing options of a request's images and videos (mm_processor_kwargs)."""
 
     min_pixels: Annotated[int, Field(ge=1)] | None = None

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic import Field, Tag
 
-from spaninfer_serving.wire.fields import type_discriminator
-
-STRICT = ConfigDict(extra="forbid", strict=True)
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 
 
-class CacheControl(BaseModel):
+class CacheControl(ObjectFields):
     """A cache breakpoint of Anthropic's API; here every prefix is cached, so it changes nothing."""
-
-    model_config = STRICT
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
-class Block(BaseModel):
+class Block(ObjectFields):
     """An object that may end a prefix which is to be cached."""
-
-    model_config = STRICT
 
     cache_control: CacheControl | None = None
 
@@ -36,10 +30,8 @@ class TextBlock(Block):
     citations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class ThinkingBlock(BaseModel):
+class ThinkingBlock(ObjectFields):
     """The reasoning of an answer, sent back; there are no signatures here."""
-
-    model_config = STRICT
 
     type: Literal["thinking"]
     thinking: str
@@ -48,6 +40,8 @@ class ThinkingBlock(BaseModel):
 
 class ToolUseBlock(Block):
     """A call that the model has made."""
+
+    not_supported: ClassVar = {"caller": (None, {"type": "direct"}), "toolset_name": (None,)}
 
     type: Literal["tool_use"]
     id: str
@@ -58,17 +52,15 @@ class ToolUseBlock(Block):
 class ToolResultBlock(Block):
     """The result of a call."""
 
+    not_supported: ClassVar = {"toolset_name": (None,)}
+
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Annotated[list[TextBlock], Field(fail_fast=True)] = ""
     is_error: bool = False
 
 
-class _Source(BaseModel):
-    model_config = STRICT
-
-
-class Base64Source(_Source):
+class Base64Source(ObjectFields):
     """The bytes of an image; its format is known by its first bytes."""
 
     type: Literal["base64"]
@@ -76,7 +68,7 @@ class Base64Source(_Source):
     data: str
 
 
-class UrlSource(_Source):
+class UrlSource(ObjectFields):
     """The URL of an image: a data: URL, or what the server's operator has opened."""
 
     type: Literal["url"]
@@ -86,6 +78,8 @@ class UrlSource(_Source):
 class ImageBlock(Block):
     """An image."""
 
+    not_supported: ClassVar = {"transformations": (None, {}, {"oversized_image": "downsize"})}
+
     type: Literal["image"]
     source: Annotated[
         Annotated[Base64Source, Tag("Kind:base64")] | Annotated[UrlSource, Tag("Kind:url")],
@@ -93,7 +87,7 @@ class ImageBlock(Block):
     ]
 
 
-class TextSource(_Source):
+class TextSource(ObjectFields):
     """A document's text."""
 
     type: Literal["text"]
@@ -107,14 +101,14 @@ PageBlock: TypeAlias = Annotated[
 ]
 
 
-class ContentSource(_Source):
+class ContentSource(ObjectFields):
     """A document of text and images."""
 
     type: Literal["content"]
     content: str | Annotated[list[PageBlock], Field(fail_fast=True)]
 
 
-class NoCitations(_Source):
+class NoCitations(ObjectFields):
     """The switch of citations, which there are none of here."""
 
     enabled: Literal[False] = False

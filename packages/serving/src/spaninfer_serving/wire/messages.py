@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, Field, model_validator
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES
-from spaninfer_serving.wire.fields import Strings
+from spaninfer_serving.wire.fields import ObjectFields, Strings
 from spaninfer_serving.wire.message_blocks import (
-    STRICT,
     Block,
     CacheControl,
     ContentBlock,
@@ -19,10 +18,8 @@ from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
 
 
-class TurnMessage(BaseModel):
+class TurnMessage(ObjectFields):
     """A turn of the conversation."""
-
-    model_config = STRICT
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[ContentBlock], Field(fail_fast=True)]
@@ -38,6 +35,13 @@ class TurnMessage(BaseModel):
 class ClientTool(Block):
     """A function that the model may call; `strict` is accepted, see wire/tools.py."""
 
+    not_supported: ClassVar = {
+        "allowed_callers": (None, ["direct"]),
+        "defer_loading": (None, False),
+        "eager_input_streaming": (None, True, False),  # arguments come as they are written anyway
+        "input_examples": (None, []),
+    }
+
     type: Literal["custom"] | None = None
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -45,47 +49,37 @@ class ClientTool(Block):
     strict: bool | None = None
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(ObjectFields):
     """The choice of tools."""
-
-    model_config = STRICT
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None  # of the type tool
     disable_parallel_tool_use: bool = False
 
 
-class ThinkingOptions(BaseModel):
+class ThinkingOptions(ObjectFields):
     """The switch of reasoning; its length is the model's own decision."""
-
-    model_config = STRICT
 
     type: Literal["adaptive", "disabled"]
     display: Literal["summarized"] | None = None
 
 
-class JsonFormat(BaseModel):
+class JsonFormat(ObjectFields):
     """A schema that the answer follows."""
-
-    model_config = STRICT
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputOptions(BaseModel):
+class OutputOptions(ObjectFields):
     """Options of the answer."""
-
-    model_config = STRICT
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
 
-class UserMetadata(BaseModel):
+class UserMetadata(ObjectFields):
     """For whom an answer is; it changes nothing here."""
-
-    model_config = STRICT
 
     user_id: str | None = None
 

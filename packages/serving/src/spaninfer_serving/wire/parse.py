@@ -36,7 +36,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
             code="unsupported_media_type",
         )
     encoding = headers.get("content-encoding", "identity")
-    if encoding != "identity":
+    if encoding.lower() != "identity":
         raise Problem(
             415,
             f"the body is encoded as {encoding}; send it as it is, without Content-Encoding",
@@ -69,19 +69,22 @@ def _names_inside(kind: type[BaseModel]) -> tuple[str, ...]:
 def problem_of_findings(findings: Sequence[Any], known: Iterable[str] = ()) -> Problem:
     """Return a refusal for the most precise of pydantic's findings; `known` are parameters."""
     found = max(findings, key=_precision)
-    kind, context = found["type"], found.get("ctx", {})
+    kind, context, place = found["type"], found.get("ctx", {}), found["loc"]
     if kind == "refused":
-        return Problem(400, found["msg"], param=context["param"], code=context["code"])
-    param = _parameter(found["loc"])
+        param = _parameter(place, *context["inside"])
+        return Problem(400, f"{param} {context['why']}", param=param, code=context["code"])
     if kind == "extra_forbidden":
-        says = unknown(str(found["loc"][-1]), known)
+        param = _parameter(place[:-1], place[-1])
+        says = unknown(str(place[-1]), known)
         return Problem(400, f"{param} {says}", param=param, code="unknown_parameter")
+    param = _parameter(place)
     return Problem(400, f"{param or 'the body'} {_sentence(found)}", param=param or None)
 
 
 def _precision(found: Any) -> tuple[int, bool]:
     """Return more for a finding deeper inside; what is missing is last: a typo may be the cause."""
-    return len(found["loc"]), found["type"] != "missing"
+    depth = len(found["loc"]) + len(found.get("ctx", {}).get("inside", ()))
+    return depth, found["type"] != "missing"
 
 
 def _sentence(found: Any) -> str:
@@ -96,12 +99,15 @@ def _sentence(found: Any) -> str:
     return f"{says}; it is {json.dumps(given)}" if isinstance(given, str | int | float) else says
 
 
-def _parameter(place: tuple[str | int, ...]) -> str:
-    """Return the path of a finding as users write it: messages[0].content."""
+def _parameter(place: tuple[str | int, ...], *inside: str) -> str:
+    """Return the path of a finding as users write it: messages[0].content.
+
+    The names `inside` of the place are a client's own: none is that of a type.
+    """
     path = ""
     for step in place:
         if isinstance(step, int):
             path += f"[{step}]"
         elif not _TRIED.match(step):
             path += f".{step}"
-    return path.lstrip(".")
+    return ".".join((path, *inside)).lstrip(".")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, Field, Tag, field_validator, model_validator
 from pydantic_core import from_json
 
-from spaninfer_serving.wire.fields import type_discriminator
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 from spaninfer_serving.wire.input_parts import InputParts, InputText, InputTexts
-
-STRICT = ConfigDict(extra="forbid", strict=True)
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class InputMessage(BaseModel):
+class InputMessage(ObjectFields):
     """A turn of the conversation, an answer of ours among them."""
-
-    model_config = STRICT
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -35,10 +31,14 @@ class InputMessage(BaseModel):
         return self
 
 
-class InputCall(BaseModel):
+class InputCall(ObjectFields):
     """A call that the model has made."""
 
-    model_config = STRICT
+    not_supported: ClassVar = {
+        "async": (None, False),
+        "caller": (None, {"type": "direct"}),
+        "namespace": (None,),
+    }
 
     type: Literal["function_call"]
     call_id: str
@@ -55,10 +55,14 @@ class InputCall(BaseModel):
         return arguments
 
 
-class InputCallOutput(BaseModel):
+class InputCallOutput(ObjectFields):
     """The result of a call."""
 
-    model_config = STRICT
+    not_supported: ClassVar = {
+        "caller": (None, {"type": "direct"}),
+        "name": (None,),
+        "namespace": (None,),
+    }
 
     type: Literal["function_call_output"]
     call_id: str
@@ -67,19 +71,15 @@ class InputCallOutput(BaseModel):
     status: ItemStatus | None = None
 
 
-class ReasoningText(BaseModel):
+class ReasoningText(ObjectFields):
     """A piece of the model's reasoning."""
-
-    model_config = STRICT
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class InputReasoning(BaseModel):
+class InputReasoning(ObjectFields):
     """The reasoning of an answer, sent back."""
-
-    model_config = STRICT
 
     type: Literal["reasoning"]
     id: str | None = None

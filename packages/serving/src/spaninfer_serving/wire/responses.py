@@ -11,16 +11,22 @@ from pydantic import (
 )
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES, Effort
-from spaninfer_serving.wire.response_items import STRICT, InputItem, OutputItem
+from spaninfer_serving.wire.fields import ObjectFields
+from spaninfer_serving.wire.response_items import InputItem, OutputItem
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
 from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(ObjectFields):
     """A function that the model may call; `strict` is accepted, see wire/tools.py."""
 
-    model_config = STRICT
+    not_supported: ClassVar = {
+        "allowed_callers": (None, ["direct"]),
+        "async": (None, False),
+        "defer_loading": (None, False),
+        "output_schema": (None,),
+    }
 
     type: Literal["function"]
     name: Annotated[str, Field(pattern=NAME)]
@@ -29,10 +35,8 @@ class FunctionTool(BaseModel):
     strict: bool | None = None
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(ObjectFields):
     """The one function that has to be called."""
-
-    model_config = STRICT
 
     type: Literal["function"]
     name: str
@@ -41,10 +45,8 @@ class NamedFunction(BaseModel):
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedFunction
 
 
-class TextFormat(BaseModel):
+class TextFormat(ObjectFields):
     """The form of the answer's text."""
-
-    model_config = STRICT
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -56,33 +58,29 @@ class TextFormat(BaseModel):
     def _has_a_schema_or_needs_none(self) -> TextFormat:
         if (self.type == "json_schema") != (None not in (self.schema_, self.name)):
             why = 'and name belong to the type "json_schema", and to no other'
-            raise refused("text.format.schema", "invalid_response_format", why)
+            raise refused("schema", "invalid_response_format", why)
         return self
 
 
-class TextOptions(BaseModel):
+class TextOptions(ObjectFields):
     """Options of the answer's text."""
-
-    model_config = STRICT
 
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None  # the default; others are refused
 
 
-class ReasoningOptions(BaseModel):
+class ReasoningOptions(ObjectFields):
     """Reasoning options; a summary is the reasoning itself, in the item's content."""
 
-    model_config = STRICT
+    not_supported: ClassVar = {"context": (None, "auto"), "mode": (None, "standard")}
 
     effort: Effort | None = None
     summary: Literal["auto"] | None = None
     generate_summary: Literal["auto"] | None = None
 
 
-class ResponseStreamOptions(BaseModel):
+class ResponseStreamOptions(ObjectFields):
     """Extra content of a stream beside the answer."""
-
-    model_config = STRICT
 
     include_obfuscation: bool = False  # accepted: nothing is padded here either way
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, Field, StrictBool
 
-from spaninfer_serving.wire.fields import Integers, RequestFields, Strings
+from spaninfer_serving.wire.fields import Integers, ObjectFields, RequestFields, Strings
 from spaninfer_serving.wire.structured import ResponseFormat, StructuredOutputs
 
 Stop = str | Strings
@@ -31,10 +31,10 @@ NOT_SUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(ObjectFields):
     """Extra content of a stream beside the text."""
 
-    model_config = ConfigDict(extra="forbid")
+    not_supported: ClassVar = {"continuous_usage_stats": (None, False)}
 
     include_usage: StrictBool = False
     include_obfuscation: StrictBool = False  # accepted: nothing is padded here either way

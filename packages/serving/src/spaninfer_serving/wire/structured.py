@@ -21,11 +21,13 @@ ELSEWHERE = {
 }
 
 
-def refused(param: str, code: str, why: str) -> PydanticCustomError:
-    """Return the error by which a validator refuses a parameter, with a code for programs."""
-    return PydanticCustomError(
-        "refused", "{param} {why}", {"param": param, "code": code, "why": why}
-    )
+def refused(name: str | None, code: str, why: str) -> PydanticCustomError:
+    """Return the error by which a validator refuses a parameter, with a code for programs.
+
+    `name` is one of the object that is validated; None: what is validated is the parameter.
+    """
+    inside = () if name is None else (name,)
+    return PydanticCustomError("refused", "{why}", {"inside": inside, "code": code, "why": why})
 
 
 class JsonSchema(BaseModel):
@@ -51,7 +53,7 @@ class ResponseFormat(BaseModel):
     def _has_a_schema_or_needs_none(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
             why = 'belongs to the type "json_schema", and to no other'
-            raise refused("response_format.json_schema", "invalid_response_format", why)
+            raise refused("json_schema", "invalid_response_format", why)
         return self
 
 

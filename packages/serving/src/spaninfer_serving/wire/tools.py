@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from spaninfer_serving.wire.fields import ObjectFields
 
 MAX_TOOLS = 512
 NAME = r"^[\w.\-]{1,128}$"
 
 
-class FunctionDefinition(BaseModel):
+class FunctionDefinition(ObjectFields):
     """A function that the model may call, its parameters as a JSON schema.
 
     `strict` is accepted because clients send it by habit; the model is not held to the schema.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -24,27 +24,21 @@ class FunctionDefinition(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(ObjectFields):
     """A tool; all tools are functions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class FunctionName(BaseModel):
+class FunctionName(ObjectFields):
     """A function by its name."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
 
 
-class NamedTool(BaseModel):
+class NamedTool(ObjectFields):
     """The one tool that has to be called."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: FunctionName
@@ -53,19 +47,15 @@ class NamedTool(BaseModel):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class FunctionCall(BaseModel):
+class FunctionCall(ObjectFields):
     """A function's name, and its arguments as the text of a JSON object."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCall(BaseModel):
+class ToolCall(ObjectFields):
     """A call in a message."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: str
     type: Literal["function"] = "function"
