@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from page_answers import answers, answers_in_turn, ask, calling, stalls, stream
 from seeing_folder import png
@@ -74,6 +76,13 @@ FOCUSED = """() => {
 }"""  # noqa: E501
 
 
+def unlikely(word: str, logprob: float = -3.0) -> str:
+    """Return a stream of one token, with its log-probability."""
+    told = {"token": word, "bytes": list(word.encode()), "logprob": logprob, "top_logprobs": []}
+    choice = {"index": 0, "delta": {"content": word}, "logprobs": {"content": [told]}}
+    return f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+
+
 def fill(page) -> None:
     """Have all kinds of things on the page: a picture, Markdown, thoughts, a call, an error."""
     markdown = (
@@ -82,6 +91,7 @@ def fill(page) -> None:
     answers_in_turn(
         page,
         stream({"reasoning_content": "Hm."}, {"content": markdown}),
+        *(unlikely("oak"), unlikely("ash", -40.0)),
         stream({"content": "I call."}, *calling(("get_weather", '{"place": "Oslo"}'))),
     )
     page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": png(28, 28)})
@@ -89,6 +99,9 @@ def fill(page) -> None:
     ask(page, "What is it?")
     page.wait_for_selector(".assistant .note")
     page.locator(".thought summary").press("Enter")
+    for question in ("Which?", "And?"):
+        ask(page, question)
+        page.wait_for_selector(f".user:has-text('{question}') + .assistant .note")
     page.click("text=Add get_weather")
     ask(page, "Weather?")
     page.wait_for_selector(".call .result")

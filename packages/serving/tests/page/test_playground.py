@@ -182,6 +182,29 @@ def test_conversations_are_kept_opened_again_and_deleted(page):
     assert other.locator("#messages > li").count() == 0
 
 
+def test_a_system_prompt_belongs_to_its_conversation(page):
+    bodies = answers(page, "Aye.")
+    page.fill("[name=system]", "You are a pirate.")
+    ask(page, "the pirate's")
+    page.wait_for_selector(".assistant .note")
+    page.click("#clear")
+    page.fill("[name=system]", "")
+    ask(page, "nobody's")
+    page.wait_for_selector(".assistant .note")
+    page.reload()
+    assert page.input_value("[name=system]") == ""
+
+    page.click("#history")
+    page.click("text=the pirate's")
+
+    assert page.input_value("[name=system]") == "You are a pirate."
+    page.reload()
+    ask(page, "Still?")
+    expect(page.locator(".assistant .note")).to_have_count(2)
+    assert bodies[-1]["messages"][0] == {"role": "system", "content": "You are a pirate."}
+    assert bodies[1]["messages"] == [{"role": "user", "content": "nobody's"}]
+
+
 def test_more_than_a_browser_keeps_drops_the_oldest(page):
     answers(page, "Fine.")
     page.evaluate(

@@ -54,7 +54,7 @@ export class Chat {
     this.conversations = conversations;
     this.attachments = attachments;
     this.settings = settings;
-    settings.tools.changed = () => this.remember();
+    settings.changed = () => this.remember();
     attachments.price = (parts) => this.price(parts);
   }
 
@@ -89,7 +89,7 @@ export class Chat {
   // Shows the conversation that this tab is at.
   recall() {
     const kept = this.conversations.current();
-    if (kept) this.settings.tools.kept = kept.tools;
+    if (kept) this.settings.kept = kept;
     this.turns = kept?.turns ?? [];
     $("messages").replaceChildren();
     for (const turn of this.turns) {
@@ -116,7 +116,7 @@ export class Chat {
   // ---- questions and answers -----------------------------------------------------------------
 
   remember() {
-    this.conversations.keep(this.turns, this.settings.tools.kept);
+    this.conversations.keep(this.turns, this.settings.kept);
   }
 
   // Whether nothing can be asked now; says why.

@@ -45,7 +45,8 @@ export class Conversations {
     return id === this.id;
   }
 
-  // Turns, and the tools that the model may call, null for none; undefined where nothing is kept.
+  // Turns, the system prompt, and the tools that the model may call, null for none; undefined where
+  // nothing is kept.
   current() {
     return stored().find(({ id }) => id === this.id);
   }
@@ -60,9 +61,9 @@ export class Conversations {
   }
 
   // Where a browser keeps no more, the oldest ones go.
-  keep(turns, tools) {
+  keep(turns, { tools, system }) {
     const others = stored().filter(({ id }) => id !== this.id).slice(0, MOST - 1);
-    const mine = turns.length || tools ? [{ id: this.id, changed: Date.now(), turns, tools }] : [];
+    const mine = turns.length || tools || system ? [{ id: this.id, changed: Date.now(), turns, tools, system }] : [];
     for (;;) {
       try {
         return localStorage.setItem(PLACE, JSON.stringify([...mine, ...others]));

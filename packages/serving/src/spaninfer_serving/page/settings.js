@@ -6,6 +6,8 @@ import { ToolField } from "/page/tools.js";
 const MARKS = { "": "", valid: "✓", begun: "…", broken: "no JSON" };
 
 export class Settings {
+  changed = () => {}; // hears of what belongs to the conversation: the system prompt, the tools
+
   constructor(panel) {
     this.panel = panel;
     this.defaults = {}; // the model's values, by parameter
@@ -18,6 +20,8 @@ export class Settings {
     });
     panel.querySelector("#reset").addEventListener("click", () => this.reset());
     this.field("schema").addEventListener("input", () => this.markSchema());
+    this.field("system").addEventListener("change", () => this.changed());
+    this.tools.changed = () => this.changed();
   }
 
   field(name) {
@@ -30,6 +34,16 @@ export class Settings {
 
   get system() {
     return this.field("system").value.trim();
+  }
+
+  // What belongs to the conversation.
+  get kept() {
+    return { tools: this.tools.kept, system: this.field("system").value };
+  }
+
+  set kept({ tools, system = "" }) { // without one: of an older page
+    this.tools.kept = tools;
+    this.field("system").value = system;
   }
 
   // Why nothing can be asked yet; "" where all is well.

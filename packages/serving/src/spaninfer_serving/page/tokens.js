@@ -15,13 +15,15 @@ export class TokenTexts {
 
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 
+const MOST = 55; // % of the colour: text stands out from no more of it in the dark, 4.8 to 1
+
 // Tokens as elements; the less likely one was, the stronger its mark.
 export function tokenSpans(tokens) {
   return tokens.map(({ text, logprob, top_logprobs: top }) => {
     const span = document.createElement("span");
     span.className = "token";
     span.textContent = text;
-    span.style.setProperty("--surprise", `${Math.min(100, Math.round(-12 * logprob))}%`);
+    span.style.setProperty("--surprise", `${Math.min(MOST, Math.round(-8 * logprob))}%`);
     const others = top.map((other) => `${JSON.stringify(other.token)} ${percent(other.logprob)}`);
     span.title = [`${percent(logprob)}; likeliest:`, ...others].join("\n");
     return span;

@@ -55,7 +55,7 @@ const CHOICES = { auto: "the model decides", none: "no call", required: "at leas
 
 // A field for definitions with a live mark, buttons that add samples, and what has to be called.
 export class ToolField {
-  changed = () => {}; // hears of other tools, which belong to the conversation
+  changed = () => {}; // hears of other tools
 
   constructor(part) {
     this.text = part.querySelector("textarea");
