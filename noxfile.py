@@ -38,8 +38,9 @@ KERNELS = ("span-attention", "spaninfer-kernels-cuda")
 VENV = ROOT / ".venv"
 VENV_BIN = VENV / ("Scripts" if sys.platform == "win32" else "bin")
 
-# A server is given this long to answer what it has begun, after Ctrl-C: its own limit is 30 s.
-DRAIN_S = 35.0
+# A server is given this long to answer what it has begun, after Ctrl-C: its own limit is 30 s, and
+# 20 s later it ends what has not ended.
+DRAIN_S = 60.0
 
 # The newest of each, which no file pins: the session says whether they work with what we have.
 CLIENTS = (
