@@ -203,9 +203,11 @@ def test_a_preempted_request_sees_its_picture_again(seeing: Seeing) -> None:
     asked = [[user(image(84, 84, seed), "What is this?")] for seed in range(3)]
     long = {**GREEDY, "max_tokens": 40}
 
-    # Of the third, keys are wider, and pictures go to three layers.
-    is_third = seeing.name.startswith("qwen3")
+    # Of the third, keys are wider, and pictures go to three layers; states are kept beside one.
+    is_third = seeing.name.startswith("qwen3_vl")
     spans = 18 * 8 * (3 * 2 * 2 * (24 if is_third else 16) * 4)  # a request of these and a half
+    if seeing.name.startswith("qwen3_5"):
+        spans = 100_000  # a request of 112 tokens takes 60,864
     one = 9 * 64 * 4 * (3 if is_third else 1)
     with seeing.engine("cpu", span_len=8, max_len=112, memory=spans, encoder_memory=one) as engine:
         told = engine.chat(asked, **long)
@@ -289,7 +291,7 @@ def test_log_probabilities_are_no_further_from_float32_than_those_of_transformer
                 total += more
 
     # Where rounding sends a token to another expert, one such token decides the mean of either.
-    share = 4.0 if rounded.name == "qwen3_vl_moe" else 1.2
+    share = 4.0 if "moe" in rounded.name else 1.2
     assert np.square(ours).mean() <= share * np.square(theirs).mean()
 
 

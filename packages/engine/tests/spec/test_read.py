@@ -61,6 +61,7 @@ def test_a_file_may_refine_the_bundled_spec_of_its_own_name(tmp_path: Path) -> N
         ("[weights.encodr]\nq = 'x'", "weights", "encodr", "did you mean"),
         ("inherit = 'llama'", "", "inherit", "did you mean 'inherits'"),
         ("inherits = 'lama'", "", "inherits", "no architecture is called 'lama'"),
+        ("tower = 'lama'", "", "tower", "no architecture is called 'lama'"),
         ("kind = 'decodr'", "", "kind", "expected one of decoder"),
         ("hf = 5", "", "hf", "expected texts"),
         ("[attn]\nscale = '=1 +'", "attn", "scale", "expected a value"),
@@ -83,10 +84,33 @@ def test_an_error_names_file_section_key_and_what_was_meant(
     assert hint in caught.value.problem
 
 
+def test_a_tower_may_be_that_of_another_spec(tmp_path: Path) -> None:
+    spec(tmp_path, '[attn]\nbias = "q"\n[media]\nimage_token = 1\n[vision]\nheads = 3\n'
+         '[vision.weights]\npos = "there"\n[vision.expect]\nsize = [1]\n', "seeing")  # fmt: skip
+    spec(tmp_path, '[attn]\nbias = "k"\n[vision]\nheads = 5\n[audio]\nheads = 7\n', "parent")
+
+    mine = spec(
+        tmp_path, 'inherits = "parent"\ntower = "seeing"\n[vision.weights]\npatch = "here"\n'
+    )
+
+    assert mine.entry("attn", "bias").text == "k"
+    assert mine.entry("media", "image_token").text == 1
+    assert mine.entry("vision", "heads").text == 3
+    assert mine.entry("vision", "heads").source == "seeing.toml"
+    assert mine.entry("audio", "heads").text == 7
+    assert mine.entry("vision.weights", "pos").text == "there"
+    assert mine.entry("vision.weights", "patch").text == "here"
+    assert mine.entry("vision.expect", "size").text == (1,)
+
+
 def test_circles_of_inheritance_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('inherits = "b"')
     (tmp_path / "b.toml").write_text('inherits = "a"')
 
+    with pytest.raises(SpecError, match="a -> b -> a does not end"):
+        load(tmp_path / "a.toml")
+
+    (tmp_path / "b.toml").write_text('tower = "a"')
     with pytest.raises(SpecError, match="a -> b -> a does not end"):
         load(tmp_path / "a.toml")
 

@@ -25,6 +25,7 @@ GROWING = {
     ("config", "unused"),
     ("weights", "ignore"),
 }  # a child adds to its parent's list
+OF_TOWERS = ("media", "vision", "audio")  # sections, and those inside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ModelSpec:
 
 
 def read(file: Traversable, find: Find) -> ModelSpec:
-    """Return the spec of a TOML file; `find` gives the file of a name that another inherits."""
+    """Return the spec of a TOML file; `find` gives the file of a name that another builds on."""
     return _read(file, find, ())
 
 
@@ -77,8 +78,15 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     _known(file.name, "", top, TOP)
     hf, kind = _texts(file.name, "hf", top), top.get("kind")
     text = _texts(file.name, "text", top)
-    if "inherits" in top:
-        parent = _read(_ancestor(file, top["inherits"], find), find, (*below, file))
+    above = {
+        key: _read(_ancestor(file, key, top[key], find), find, (*below, file))
+        for key in ("inherits", "tower")
+        if key in top
+    }
+    if "tower" in above:
+        entries = {**_of_towers(above["tower"]), **entries}
+    if "inherits" in above:
+        parent = above["inherits"]
         entries = {**parent.entries, **_grown(parent.entry, entries)}
         kind, text = kind or parent.kind, text or parent.text
     else:
@@ -102,6 +110,15 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     )
 
 
+def _of_towers(spec: ModelSpec) -> dict[tuple[str, str], Entry]:
+    """Return what a spec says about its towers and the tokens of media."""
+    return {
+        place: entry
+        for place, entry in spec.entries.items()
+        if place[0].partition(".")[0] in OF_TOWERS
+    }
+
+
 def _grown(
     above: Callable[[str, str], Entry], entries: dict[tuple[str, str], Entry]
 ) -> dict[tuple[str, str], Entry]:
@@ -117,10 +134,10 @@ def _grown(
 _LISTED = "; `spaninfer spec list` shows those that are"
 
 
-def _ancestor(file: Traversable, name: object, find: Find) -> Traversable:
+def _ancestor(file: Traversable, key: str, name: object, find: Find) -> Traversable:
     found = find(name, file) if isinstance(name, str) else None
     if found is None:
-        raise SpecError(file.name, "", "inherits", f"no architecture is called {name!r}{_LISTED}")
+        raise SpecError(file.name, "", key, f"no architecture is called {name!r}{_LISTED}")
     return found
 
 

@@ -44,6 +44,8 @@ TOP = {
     "whose key is there goes before one without",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
+    "tower": "the spec whose [media], [vision] and [audio] hold, rather than those of `inherits`, "
+    "where this one says nothing",
     "checked": "published checkpoints whose config.json gave the published number of parameters",
     "text": "config keys of which the first present one holds the text model's own config",
 }
