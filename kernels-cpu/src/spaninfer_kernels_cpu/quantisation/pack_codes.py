@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
 from spaninfer_kernels_cpu.errors import FormatError, ShapeError
-from spaninfer_kernels_cpu.quantisation.codes import (
-    LEVELS,
-    OUTER_BITS,
-    PAIR_BITS,
-    UNIT,
-    Codes,
-    InnerScales,
-)
+from spaninfer_kernels_cpu.quantisation.codes import OUTER_BITS, Codes, InnerScales
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format, Layout
+from spaninfer_kernels_cpu.quantisation.pack_kernel import write_codes
 from spaninfer_kernels_cpu.quantisation.packed import MAX_WORKERS, NUMBERS_AT_ONCE, Packed
 from spaninfer_kernels_cpu.quantisation.unpack_codes import EXPONENT_BIAS, FLOATS, WORD_BITS
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
@@ -69,7 +63,9 @@ class GroupedCodes:
 
     @classmethod
     def below(cls, parts: Sequence[GroupedCodes]) -> GroupedCodes:
-        """Return weights without the axis N below one another."""
+        """Return weights without the axis N below one another; one alone is not copied."""
+        if len(parts) == 1:
+            return parts[0]
 
         def joined(name: str) -> Any:
             arrays = [getattr(part, name) for part in parts]
@@ -150,53 +146,24 @@ def _fill(weight: GroupedCodes, layout: Layout, codes: Codes, panels: NDArray[np
     count = -(-len(weight.codes) // PANEL)
     records = panels[:count].reshape(count, layout.records, layout.record_bytes)
     codes_at, parameters_at = layout.record_parts
-    records[..., codes_at] = _steps(weight.codes, layout, codes, count)
     parameters = _Parameters(layout, count)
     if codes.inner is None:
         records[..., parameters_at] = parameters.flat(weight, codes)
     else:
         records[..., parameters_at] = parameters.inner(weight, codes, codes.inner)
-
-
-def _steps(
-    numbers: NDArray[np.uint8], layout: Layout, codes: Codes, count: int
-) -> NDArray[np.uint8]:
-    """Return the bytes [P records, bytes] of codes[O C]; places that only fill up hold zeros."""
-    width = layout.group_channels
-    filled = np.zeros((count * PANEL, layout.groups, layout.padded_channels), np.uint8)
-    whole = layout.channels // width
-    cut = whole * width
-    filled[: len(numbers), :whole, :width] = numbers[:, :cut].reshape(len(numbers), whole, width)
-    if cut < layout.channels:
-        filled[: len(numbers), whole, : layout.channels - cut] = numbers[:, cut:]
-    units = filled.reshape(count, PANEL, layout.records, -1, codes.unit // 4, 4)
-    words = _paired(units) if codes.is_paired else _single(units, codes)
-    return words.transpose(0, 2, 3, 4, 1, 5).reshape(count, layout.records, -1)
-
-
-def _single(units: NDArray[np.uint8], codes: Codes) -> NDArray[np.uint8]:
-    """Return the words [... words 4] of codes [... fours 4] that stand for one number each."""
-    words = np.zeros((*units.shape[:4], codes.bits, 4), np.uint8)
-    first = done = 0
-    for plane in codes.planes:
-        part = units >> np.uint8(done) & np.uint8((1 << plane) - 1)
-        for step in range(UNIT // 4):
-            word, shift = divmod(step * plane, 8)
-            words[..., first + word, :] |= part[..., step, :] << np.uint8(shift)
-        first, done = first + plane, done + plane
-    return words
-
-
-def _paired(units: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the words of numbers of which a code holds two."""
-    pairs = units[..., 0::2, :] + LEVELS * units[..., 1::2, :]
-    words = np.zeros((*units.shape[:4], PAIR_BITS, 4), np.uint8)
-    for half in range(2):
-        *three, fourth = (pairs[..., 4 * half + n, :] for n in range(4))
-        for n, pair in enumerate(three):
-            words[..., 4 * half + n, :] = pair | (fourth >> np.uint8(4 + n)) << np.uint8(7)
-        words[..., 3, :] |= (fourth & np.uint8(15)) << np.uint8(4 * half)
-    return words
+    numbers = np.ascontiguousarray(weight.codes)
+    record_channels = codes.record_groups * layout.group_channels
+    for panel, some in enumerate(range(0, len(numbers), PANEL)):
+        rows = numbers[some : some + PANEL]
+        write_codes(
+            rows.ctypes.data,
+            len(rows),
+            layout.channels,
+            record_channels,
+            codes.bits,
+            layout.record_bytes,
+            records[panel, 0, codes_at].ctypes.data,
+        )
 
 
 class _Parameters:

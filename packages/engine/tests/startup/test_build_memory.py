@@ -19,7 +19,8 @@ from spaninfer_engine.load.gguf.blocks import BLOCK_TYPES
 from spaninfer_engine.tools.conversion import convert
 
 # Prints by how many bytes the memory of its own grew, at the most, while the second model was
-# built: with the first, libraries and compilers have come.
+# built (with the first, libraries and compilers have come), and how many bytes of its files are
+# still in the process's memory.
 BUILDING = """
 import sys
 from threading import Event, Thread
@@ -30,6 +31,12 @@ def private_bytes():
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
+
+def mapped_bytes(folder):
+    with open("/proc/self/smaps") as accounts:
+        of_files = [one for one in accounts.read().split("VmFlags") if folder in one]
+    lines = [line for one in of_files for line in one.splitlines() if line.startswith("Rss:")]
+    return sum(int(line.split()[1]) for line in lines) * 1024
 
 def built(folder):
     return build(
@@ -55,7 +62,7 @@ watcher.start()
 parts = built(large)
 done.set()
 watcher.join()
-print(max(seen) - seen[0])
+print(max(seen) - seen[0], mapped_bytes(large))
 """
 
 # Prints by how many private bytes a process grew, at the most, while it packed the weights of each
@@ -106,8 +113,7 @@ for small, large in zip(paths[::2], paths[1::2]):
 
 def grown(backend: str, quantize: str, small: Path, large: Path) -> int:
     """Return by how many bytes building `large` made a process grow."""
-    [bytes_grown] = _printed(BUILDING, backend, quantize, small, large)
-    return bytes_grown
+    return _printed(BUILDING, backend, quantize, small, large)[0]
 
 
 def _printed(program: str, *arguments: str | Path) -> list[int]:
@@ -147,6 +153,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[type], Pair]:
 SPANS = 4 << 20
 
 linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's accounts")
+
+
+@linux
+@pytest.mark.parametrize("quantize", ["", "int4"])
+def test_of_files_whose_weights_are_packed_next_to_nothing_stays_in_memory(
+    models: Callable[[type], Pair], quantize: str
+):
+    model = models(bfloat16)
+
+    _, mapped = _printed(BUILDING, "cpu", quantize, model.small, model.large)
+
+    assert mapped <= 0.1 * model.num_weights * bfloat16(0).itemsize
 
 
 @linux

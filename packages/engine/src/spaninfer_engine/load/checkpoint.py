@@ -16,6 +16,7 @@ from spaninfer_engine.load.folders.generation import end_ids, sampling_defaults
 from spaninfer_engine.load.folders.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.folders.wrong_kind import refuse_stand_ins
 from spaninfer_engine.load.packed.file import TEXT_FILE, PackedReader
+from spaninfer_engine.load.tensors.mapped import release_pages
 from spaninfer_engine.load.tensors.reader import WeightReader
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.vocab import TokenizerSource
@@ -64,8 +65,9 @@ class Checkpoint(Resource):
         return sampling_defaults(self.generation_config)
 
     def close(self) -> None:
-        """Let go of the files; idempotent."""
+        """Let go of the files, and of the memory that they take; idempotent."""
         self.reader.close()
+        release_pages()
 
 
 def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoint:

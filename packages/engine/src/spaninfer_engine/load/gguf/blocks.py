@@ -27,7 +27,6 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 _LOW_HIGH = np.array([0, 4], np.uint8)
 _TWO_BITS = np.array([0, 2, 4, 6], np.uint8)
-_EIGHT = np.arange(8, dtype=np.uint8)
 _BYTES_AT_ONCE = 1 << 20  # of a chunk; smaller ones cost more in threads than caches spare
 
 
@@ -100,16 +99,27 @@ def _float16(data: Bytes) -> NDArray[np.generic]:
     return np.ascontiguousarray(data).view("<f2").astype(np.float32)
 
 
+def _fields(data: Bytes, width: int) -> Bytes:
+    """Return numbers [... 8/width n] of `width` bits: the lowest of bytes [... n], then others.
+
+    One shift for all bytes after the other: with the shifts as an axis NumPy's inner loops are as
+    short as n, and a code takes 1.2 to 4 ns instead of 0.6 to 1 (Zen 3).
+    """
+    found: Bytes = np.empty((*data.shape[:-1], 8 // width, data.shape[-1]), np.uint8)
+    for number in range(8 // width):
+        np.right_shift(data, np.uint8(number * width), out=found[..., number, :])
+    found &= np.uint8((1 << width) - 1)
+    return found
+
+
 def _nibbles(data: Bytes) -> Bytes:
     """Return codes [... 2n] of bytes [... n]: the low halves, then the high ones."""
-    halves: Bytes = data[..., None, :] >> _LOW_HIGH[:, None] & np.uint8(15)
-    return halves.reshape(*data.shape[:-1], -1)
+    return _fields(data, 4).reshape(*data.shape[:-1], -1)
 
 
 def _fifth_bits(data: Bytes) -> Bytes:
     """Return the bits of a little-endian word of 32, as 16 of codes [... 32]."""
-    bits: Bytes = data[..., :, None] >> _EIGHT & np.uint8(1)
-    return bits.reshape(*data.shape[:-1], 32) << np.uint8(4)
+    return np.unpackbits(data, axis=-1, bitorder="little") << np.uint8(4)
 
 
 def _signed(codes: Bytes, middle: int) -> NDArray[np.int8]:
@@ -167,8 +177,7 @@ def _mxfp4(block: Bytes) -> Codes:
 
 def _pairs(data: Bytes) -> Bytes:
     """Return 2-bit codes [... 256] of bytes [... 64]: 32 bytes give four times 32 in a row."""
-    halves = data.reshape(*data.shape[:-1], 2, 1, 32)
-    codes: Bytes = halves >> _TWO_BITS[:, None] & np.uint8(3)
+    codes = _fields(data.reshape(*data.shape[:-1], 2, 32), 2)
     return codes.reshape(*data.shape[:-1], SUPER_BLOCK)
 
 
@@ -201,16 +210,15 @@ def _q2_k(block: Bytes) -> Codes:
 
 def _q3_k_scales(block: Bytes) -> Parts:
     packed = block[..., 96:108]
-    upper = packed[..., None, 8:] >> _TWO_BITS[:, None] & np.uint8(3)
-    upper = upper.reshape(*packed.shape[:-1], 16) << np.uint8(4)
+    upper = _fields(packed[..., 8:], 2).reshape(*packed.shape[:-1], 16) << np.uint8(4)
     scales = _nibbles(packed[..., :8]) | upper
     return {"scales": _signed(scales, 32), "outer": _float16(block[..., 108:110])}
 
 
 def _q3_k(block: Bytes) -> Codes:
     high = block[..., :32]
-    bits = high[..., None, :] >> _EIGHT[:, None] & np.uint8(1)  # of each eighth of 32
-    codes = _pairs(block[..., 32:96]) | bits.reshape(*high.shape[:-1], 256) << np.uint8(2)
+    bits = _fields(high, 1).reshape(*high.shape[:-1], SUPER_BLOCK)  # of each eighth of 32
+    codes = _pairs(block[..., 32:96]) | bits << np.uint8(2)
     return _signed(codes, 4)
 
 
@@ -230,8 +238,8 @@ def _q4_k(block: Bytes) -> Codes:
 
 def _q5_k(block: Bytes) -> Codes:
     high = block[..., 16:48]
-    bits = high[..., None, :] >> _EIGHT[:, None] & np.uint8(1)
-    return _nibble_chunks(block[..., 48:176]) | bits.reshape(*high.shape[:-1], 256) << np.uint8(4)
+    bits = _fields(high, 1).reshape(*high.shape[:-1], SUPER_BLOCK)
+    return _nibble_chunks(block[..., 48:176]) | bits << np.uint8(4)
 
 
 def _q6_k_scales(block: Bytes) -> Parts:
