@@ -157,9 +157,10 @@ def unpack(packed: Packed) -> NDArray[np.float32]:
 
 def _fill_numbers(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
     """Write numbers[64 P, padded channels] into panels[P, bytes] as they are."""
-    bits = np.uint16 if numbers.itemsize == 2 else np.uint32
-    steps = numbers.view(bits).reshape(len(panels), PANEL, layout.record_steps, -1).swapaxes(1, 2)
-    panels.view(bits).reshape(steps.shape)[:] = steps
+    steps = numbers.view(np.uint32).reshape(len(panels), PANEL, layout.record_steps)
+    panels.view(np.uint32).reshape(len(panels), layout.record_steps, PANEL)[:] = steps.swapaxes(
+        1, 2
+    )
 
 
 def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) -> None:
