@@ -18,6 +18,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -173,6 +174,61 @@ def test_clip(tmp_path, size, options):
     assert tiles.num_tokens == (expected.shape[-1] // 14) ** 2 + 1
 
 
+PIXTRAL = {"image_processor_type": "PixtralImageProcessorFast", "size": {"longest_edge": 1540}}
+LINES = {"patch_size": 14, "spatial_merge_size": 2}
+
+
+@pytest.mark.parametrize(
+    "size", [*SIZES, (1540, 1540), (1600, 700), (700, 3000), (1, 500), (1541, 6), (29, 28)]
+)
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        ({}, LINES),
+        ({"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 1024}}, {}),
+        ({"size": {"height": 300, "width": 500}, "resample": 2}, LINES),
+    ],
+    ids=["Mistral Small 3.1", "Pixtral", "two limits"],
+)
+def test_pixtral(tmp_path, options, shared, size):
+    ours = loaded(tmp_path, {**PIXTRAL, **options}, shared=shared)
+    image, side = picture(*size), 28 if shared else 16
+
+    patches = ours.image(image)
+
+    processor = PixtralImageProcessorPil(**{"size": PIXTRAL["size"], **options, "patch_size": side})
+    theirs = processor(pillow(image), return_tensors="np")
+    height, width = theirs["image_sizes"][0]
+    np.testing.assert_array_equal(whole_picture(patches, ours), theirs["pixel_values"][0])
+    assert patches.grid_thw == (1, height // ours.patch, width // ours.patch)
+    lines = ("[IMG]" * (width // side),) * (height // side)
+    runs = "[IMG]" * (patches.num_tokens // (len(patches.around) - 1))
+    assert runs.join(patches.around) == "[IMG_BREAK]".join(lines) + "[IMG_END]"
+
+
+def whole_picture(patches, form):
+    """The picture [3 height width] that patches are those of, token by token."""
+    _, rows, columns = patches.grid_thw
+    sides = (rows // form.merge, columns // form.merge, form.merge, form.merge)
+    cells = patches.pixels.reshape(*sides, 3, form.patch, form.patch)
+    picture = cells.transpose(4, 0, 2, 5, 1, 3, 6)
+    return picture.reshape(3, rows * form.patch, columns * form.patch)
+
+
+def test_a_picture_too_thin_for_pixtral_is_refused(tmp_path):
+    ours = loaded(tmp_path, PIXTRAL, shared=LINES)
+
+    with pytest.raises(TooLarge, match="3000 x 1: scaled to 1540 x 1540, its short side is less"):
+        ours.image(picture(1, 3000))
+
+
+def test_tokens_between_lines_are_those_that_the_folder_names(tmp_path):
+    named = {**LINES, "image_break_token": "<br>", "image_end_token": "<end>"}
+    ours = loaded(tmp_path, PIXTRAL, shared=named)
+
+    assert ours.image(picture(56, 28)).around == ("", "<br>", "<end>")
+
+
 ONEVISION = {"image_processor_type": "LlavaOnevisionImageProcessor", **HALF}
 
 
@@ -299,6 +355,11 @@ def test_equal_images_have_equal_digests_and_settings_count(tmp_path):
         ({"size": "large"}, "size is 'large'"),
         ({"image_processor_type": "SiglipImageProcessor"}, "patch_size is missing: .* config.json"),
         ({"image_processor_type": "Gemma3ImageProcessor", "size": {"shortest_edge": 9}}, "height"),
+        ({**PIXTRAL, "patch_size": {"height": 16, "width": 14}}, "only squares are implemented"),
+        ({**PIXTRAL, "size": {"height": 99}}, "longest_edge, or height and width"),
+        ({**PIXTRAL, "spatial_merge_size": 0}, "spatial_merge_size is 0; it must be a number"),
+        ({**PIXTRAL, "image_end_token": 13}, "image_end_token is 13; it must be a text"),
+        ({**PIXTRAL, "do_center_crop": True}, "do_center_crop is True; only False or None"),
         ({**ONEVISION, "crop_size": 384}, "crop_size is 384; only None"),
         ({**ONEVISION, "vision_aspect_ratio": "pad"}, "only anyres_max_N"),
         ({**ONEVISION, "image_grid_pinpoints": [[100, 384]]}, "no multiples of 384"),

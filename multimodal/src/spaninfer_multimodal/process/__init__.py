@@ -3,6 +3,7 @@
 from spaninfer_multimodal.process.anyres import AnyResProcessor
 from spaninfer_multimodal.process.features import Mel, Patches, Tiles
 from spaninfer_multimodal.process.fixed import FixedProcessor
+from spaninfer_multimodal.process.pixtral import PixtralProcessor
 from spaninfer_multimodal.process.processors import Processors, load_processors
 from spaninfer_multimodal.process.qwen_audio import QwenAudioProcessor
 from spaninfer_multimodal.process.qwen_vl import PatchSettings, QwenVLProcessor
@@ -14,6 +15,7 @@ __all__ = [
     "Mel",
     "PatchSettings",
     "Patches",
+    "PixtralProcessor",
     "Processors",
     "QwenAudioProcessor",
     "QwenVLProcessor",

@@ -14,7 +14,7 @@ from spaninfer_multimodal.process.pixels import Normalisation
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """Patches of one image or video of the Qwen-VL families.
+    """Patches of one image or video of any size: the Qwen-VL families, Pixtral.
 
     They are kept as bytes, an eighth of the numbers that a tower reads of an image:
     `codes`[rows, 3 * frames * patch * patch] in the order of the merged grid. `normalisation` says
@@ -23,6 +23,9 @@ class Patches:
     `grid_thw` counts patches in time, height and width. `seconds_per_grid` is the time between two
     rows of a video's time axis, and `times_s` the time shown for each (Qwen3-VL writes it into the
     text); None and empty for images.
+
+    `around` are the texts in front of, between and behind as many runs of tokens, all of one
+    length; empty where tokens stand together, as the chat template writes them.
     """
 
     codes: NDArray[np.uint8]
@@ -33,6 +36,7 @@ class Patches:
     digest: bytes
     seconds_per_grid: float | None = None
     times_s: tuple[float, ...] = ()
+    around: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.codes.setflags(write=False)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from spaninfer_multimodal.errors import TooLarge
 from spaninfer_multimodal.media import Image, Video
 from spaninfer_multimodal.process.config import Config, ProcessorConfig, integer, number, size_of
 from spaninfer_multimodal.process.features import Patches, digest_with
+from spaninfer_multimodal.process.patchify import patchify
 from spaninfer_multimodal.process.pixels import (
     CLIP_MEAN,
     CLIP_STD,
@@ -115,33 +115,6 @@ def smart_resize(size: Size, settings: PatchSettings, num_frames: int = 1) -> Si
 def _rounded(number: int, multiple: int) -> int:
     """Round to a multiple, halves to the even one, as Python and the families do."""
     return round(number / multiple) * multiple
-
-
-def patchify(pixels: NDArray[np.uint8], settings: PatchSettings, digest: bytes) -> Patches:
-    """Cut pixels[frames height width 3] into rows.
-
-    Rows go by time, then by merged cell, then inside the cell; columns are channel, frame, row and
-    column of the patch. The last frame is repeated to fill the last temporal patch; a single one
-    stands for all of a patch.
-    """
-    patch, merge, temporal = settings.patch, settings.merge, settings.temporal
-    if len(pixels) == 1:
-        temporal = 1
-    elif missing := -len(pixels) % temporal:
-        pixels = np.concatenate([pixels, np.repeat(pixels[-1:], missing, axis=0)])
-    frames, height, width, channels = pixels.shape
-    grid = frames // temporal, height // patch, width // patch
-    rows, columns = grid[1] // merge, grid[2] // merge
-    cells = pixels.reshape(grid[0], temporal, rows, merge, patch, columns, merge, patch, channels)
-    moved = cells.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
-    return Patches(
-        moved.reshape(math.prod(grid), -1),
-        settings.normalisation,
-        settings.temporal // temporal,
-        grid,
-        math.prod(grid) // merge**2,
-        digest,
-    )
 
 
 def grid_times(times_s: tuple[float, ...], temporal: int) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ WHOLE = {
 }  # fmt: skip
 
 
-WITHOUT_TOWERS = ("llama4", "mistral3", "ministral3")
+WITHOUT_TOWERS = ("llama4",)
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -1,4 +1,6 @@
-"""Vision models with images of one size end to end, against transformers and its processors."""
+"""Vision models whose images have sizes or texts of their own, end to end, against transformers and
+its processors.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,18 @@ import numpy as np
 import pytest
 from asked_parts import image, user
 from seeing import SMALL, drawn
-from seeing_tiles import TILED_FAMILIES, inputs_of, save_tiled
+from seeing_tiles import TILED_FAMILIES, WIDE_TILED_FAMILIES, inputs_of, save_tiled
 from spaninfer_engine import Engine
-from spaninfer_engine.errors import ConfigError, RequestError
+from spaninfer_engine.errors import ConfigError, InvalidMedia, RequestError, TemplateError
 from spaninfer_multimodal import Video, load_processors
-from whole_models import assert_told_as_by, greedy_options, media_of, noise_of, rendered
+from whole_models import (
+    assert_told_as_by,
+    greedy_options,
+    logits_behind,
+    media_of,
+    noise_of,
+    rendered,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -29,7 +38,7 @@ class Seeing:
     def __init__(self, name: str, folder: Path, *, rounded: bool = False) -> None:
         self.name, self.folder = name, folder
         self.oracle = save_tiled(name, folder, rounded=rounded)
-        self.pads = TILED_FAMILIES[name].pads.values()
+        self.pads = (TILED_FAMILIES | WIDE_TILED_FAMILIES)[name].pads.values()
         self.greedy = greedy_options(self.pads)
 
     def engine(self, backend: str, **options: Any) -> Engine:
@@ -87,6 +96,21 @@ def test_greedy_tokens_are_those_of_transformers(
     assert_as_expected(seeing, CONVERSATIONS[name], told)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", WIDE_TILED_FAMILIES)
+def test_a_wide_tower_sees_as_exactly_from_pictures_to_tokens(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    seeing = Seeing(name, tmp_path)
+    messages = CONVERSATIONS["images next to each other"]
+
+    with seeing.engine(backend, step_tokens=24) as engine:
+        told = engine.chat(messages, **seeing.greedy)
+
+    assert_as_expected(seeing, messages, told)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_video_beside_an_image_is_seen_as_by_transformers(backend: str, tmp_path: Path) -> None:
     seeing = Seeing("llava_onevision", tmp_path)
@@ -98,6 +122,81 @@ def test_a_video_beside_an_image_is_seen_as_by_transformers(backend: str, tmp_pa
         told = engine.chat(messages, **seeing.greedy)
 
     assert_as_expected(seeing, messages, told)
+
+
+# ---- Mistral 3, whose images have texts between their tokens -------------------------------------
+
+
+@pytest.fixture(scope="module", params=["mistral3"])
+def parted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(1, 84), (84, 1), (1, 1)],  # a pixel thin, as long as may be
+        [(84, 84), (20, 300)],
+        [(14, 14)] * 3 + [(15, 29)],
+    ],
+    ids=str,
+)
+def test_images_of_any_shape_in_any_order_are_seen_as_by_transformers(
+    sizes: list[tuple[int, int]], backend: str, parted: Seeing
+) -> None:
+    pictures = [image(*size, seed) for seed, size in enumerate(sizes)]
+    asked = [[user("See ", *pictures, "?")], [user(*reversed(pictures))]]
+
+    with parted.engine(backend, step_tokens=24) as engine:
+        told = engine.chat(asked, **parted.greedy)
+
+    for messages, answer in zip(asked, told, strict=True):
+        assert_as_expected(parted, messages, answer)
+
+
+def test_a_prefix_that_ends_within_an_image_of_several_runs_is_reused(parted: Seeing) -> None:
+    asked = [user(image(60, 84), tail) for tail in ("What?", "Where?")]
+    with parted.engine("cpu", span_len=4) as engine:
+        for messages in ([asked[0]], [asked[1]], [user(image(60, 84, 1), "What?")], [asked[0]]):
+            told = engine.chat(messages, **parted.greedy)
+            assert_as_expected(parted, messages, told)
+        stats = engine.stats()
+
+    assert stats.encoded_media == 2
+    assert stats.prefix_hit_tokens > 0
+
+
+def test_words_of_a_user_that_look_like_an_image_are_words(parted: Seeing) -> None:
+    words = f"{TILED_FAMILIES[parted.name].writes['image']}<|patch|>[IMG_END]"
+    with parted.engine("cpu") as engine:
+        plain, prompt = (engine.encode_chat([user(image(60, 84), text)]) for text in ("", words))
+
+    assert len(prompt) == len(plain) + len(words)  # a token per byte
+    (pad,) = set(parted.pads)
+    (item,) = prompt.media.items  # type: ignore[attr-defined]
+    assert list(prompt).count(pad) == item.input.num_tokens
+
+
+def test_a_template_that_drops_an_image_is_refused(tmp_path: Path) -> None:
+    seeing = Seeing("mistral3", tmp_path)
+    file = tmp_path / "chat_template.jinja"
+    file.write_text(file.read_text(encoding="utf-8").replace("{{ '[IMG]' }}", ""), encoding="utf-8")
+
+    with (
+        seeing.engine("cpu") as engine,
+        pytest.raises(TemplateError, match="wrote 0 placeholders of kind image for 4"),
+    ):
+        engine.chat([user(image(56, 84), "?")], **seeing.greedy)
+
+
+def test_an_image_too_thin_for_lines_is_refused_by_name(tmp_path: Path) -> None:
+    seeing = Seeing("mistral3", tmp_path)
+    with (
+        seeing.engine("cpu") as engine,
+        pytest.raises(InvalidMedia, match="1 x 200: scaled to 84 x 84, its short side is less"),
+    ):
+        engine.chat([user(image(200, 1), "?")], **seeing.greedy)
 
 
 # ---- Gemma 3, whose images are seen whole --------------------------------------------------------
@@ -162,28 +261,6 @@ def test_crops_of_images_are_refused_by_name(tmp_path: Path) -> None:
 # ---- backend cuda --------------------------------------------------------------------------------
 
 
-def logits_of(seeing: Seeing, model: Any, prompt: Any, ids: Sequence[int], sizes: Any) -> Any:
-    """Return the logits [T V] of transformers' model over ids that begin with the prompt, with the
-    tiles that we made of pictures of these sizes.
-    """
-    tiles = [torch.from_numpy(item.input.features.copy()) for item in prompt.media.items]
-    given: dict[str, Any] = {"input_ids": torch.tensor([ids])}
-    if seeing.name == "gemma3_vl":
-        pad = next(iter(seeing.pads))
-        given["token_type_ids"] = (given["input_ids"] == pad).long()
-        given["pixel_values"] = torch.cat(tiles)
-    else:
-        given["pixel_values"] = torch.stack(tiles)
-        given["image_sizes"] = torch.tensor(sizes)
-        given["batch_num_images"] = torch.tensor([len(tiles)])
-    on_device = {
-        key: each.to(model.device, model.dtype if each.is_floating_point() else each.dtype)
-        for key, each in given.items()
-    }
-    with torch.no_grad():
-        return model(**on_device, use_cache=False).logits[0].float().cpu()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", TILED_FAMILIES)
@@ -199,11 +276,13 @@ def test_on_a_gpu_log_probabilities_are_no_further_from_float32_than_those_of_tr
         for sizes in ([(56, 84)], [(300, 200)], [(40, 60), (90, 30)], [(60, 500)]):
             pictures = [image(*size, seed) for seed, size in enumerate(sizes)]
             messages = [user("See ", *pictures, "What is this?")]
-            prompt = engine.encode_chat(messages)
             told = engine.chat(messages, **{**seeing.greedy, "max_tokens": 16})
-            ids = [*prompt, *told.token_ids]
+            text, seen = rendered(seeing.folder, messages), media_of(messages, "image")
+            given = inputs_of(name, seeing.folder, text, seen)
             wanted, other = (
-                logits_of(seeing, model, prompt, ids, sizes)[len(prompt) - 1 : -1].log_softmax(-1)
+                logits_behind(model, given, told.token_ids)[
+                    len(told.prompt_ids) - 1 : -1
+                ].log_softmax(-1)
                 for model in (exact, noisy)
             )
             for total, more in zip((ours, theirs), noise_of(told, wanted, other), strict=True):

@@ -59,6 +59,19 @@ class TapRows:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """A matrix[out, in * count], which reads channel by channel, as one [out, count * in] that
+    reads `count` rows side by side.
+    """
+
+    count: int
+
+    def __call__(self, array: Host) -> Host:
+        """Return a new array."""
+        return TapRows()(array.reshape(len(array), -1, self.count))
+
+
+@dataclass(frozen=True, slots=True)
 class PartRows:
     """Part number `part` of `count` equal ones that lie one below the other."""
 
@@ -164,6 +177,7 @@ View: TypeAlias = (
     HeadRows
     | FlatRows
     | TapRows
+    | JoinedRows
     | PartRows
     | GroupedRows
     | Transposed

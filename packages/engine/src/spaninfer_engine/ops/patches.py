@@ -77,8 +77,9 @@ def _places(height: int, width: int, merge: int) -> Ints:
 def axial_angles(rope: AxialRope, places: Ints) -> Rotation[Floats]:
     """Return cos and sin [T D/2] at places[2 T]: first those of the row, then of the column."""
     pairs = rope.dim // 4
-    inverse = rope.theta ** (-np.arange(pairs, dtype=np.float32) / np.float32(pairs))
-    both = np.concatenate([inverse, inverse]).astype(np.float32)
+    row = np.arange(pairs, dtype=np.float32)
+    column = row + np.float32(0.5 if rope.axes == "turns" else 0)
+    both = (rope.theta ** (-np.concatenate([row, column]) / np.float32(pairs))).astype(np.float32)
     return Rotation(*cos_sin(places, both, sections=(pairs, pairs)))
 
 

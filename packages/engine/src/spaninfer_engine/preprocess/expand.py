@@ -1,7 +1,8 @@
 """Placeholders of a rendered prompt become as many tokens as the media have; pure.
 
 The template writes one placeholder per medium. Where frames of a video stand alone (Qwen3-VL), the
-text gets one per frame first, each behind its time; the ids then get one per row.
+text gets one per frame first, each behind its time; where lines of an image end with a token
+(Pixtral), one per line. The ids then get one per row.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def expand_media(
     """Return a prompt whose placeholders are as many as the media's rows.
 
     `media` are in the order of the conversation. Raises TemplateError unless the ids have exactly
-    one placeholder for each medium, or for each frame that stands alone.
+    one placeholder for each medium, or for each frame or line that stands alone.
     """
     kinds = {token_id: kind for kind, token_id in layout.placeholders.items()}
     waiting = {kind: _runs_of(kind, media, layout) for kind in layout.placeholders}
@@ -94,7 +95,10 @@ def _runs_of(kind: MediaKind, media: Sequence[PreparedMedia], layout: MediaLayou
 
 def _runs(index: int, media: PreparedMedia, layout: MediaLayout) -> Iterator[_Run]:
     made = media.input
-    if made.grid_thw is None or not layout.has_mrope:
+    if media.around:
+        count = len(media.around) - 1
+        yield from [_Run(index, made.num_tokens // count, None)] * count
+    elif made.grid_thw is None or not layout.has_mrope:
         yield _Run(index, made.num_tokens, None)
     elif made.kind == "video" and layout.frame_marks is not None:
         frames, height, width = made.grid_thw
@@ -157,6 +161,20 @@ def expand_frames(
                 framed = f"{start}{placeholder}{end}"
                 pieces.append(("".join(f"<{at:.1f} seconds>{framed}" for at in frames), True))
             pieces.append((part, True))
+    return _joined(pieces)
+
+
+def expand_runs(prompt: Prompt, placeholder: str, around: Sequence[Sequence[str]]) -> Prompt:
+    """Return a prompt in which the placeholder of each image is one per run of its tokens, with
+    the texts `around` them in front, between and behind.
+    """
+    images = iter(around)
+    pieces = []
+    for text, is_trusted in _pieces(prompt):
+        if is_trusted:
+            first, *others = text.split(placeholder)
+            text = first + "".join(placeholder.join(next(images, ())) + part for part in others)
+        pieces.append((text, is_trusted))
     return _joined(pieces)
 
 

@@ -11,11 +11,16 @@ from spaninfer_engine.request.media import Levels, MediaKind, Mixture, TowerInpu
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreparedMedia:
-    """A tower's input, and the times of a video: between two rows of its grid, and of each."""
+    """A tower's input, and the times of a video: between two rows of its grid, and of each.
+
+    `around` are the texts in front of, between and behind the runs that its tokens are cut into;
+    empty where they stand together.
+    """
 
     input: TowerInput
     seconds_per_grid: float | None = None
     times_s: tuple[float, ...] = ()
+    around: tuple[str, ...] = ()
 
 
 def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
@@ -27,7 +32,7 @@ def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
             made = TowerInput(
                 kind, features.codes, num_tokens, digest, features.grid_thw, levels=levels
             )
-            return PreparedMedia(made, features.seconds_per_grid, features.times_s)
+            return PreparedMedia(made, features.seconds_per_grid, features.times_s, features.around)
         case Tiles():
             mixture = None if features.mixture is None else Mixture(*features.mixture)
             made = TowerInput(kind, features.pixels, num_tokens, digest, mixture=mixture)

@@ -15,6 +15,7 @@ from spaninfer_multimodal import (
     Mel,
     Patches,
     PatchSettings,
+    PixtralProcessor,
     Processors,
     QwenVLProcessor,
     Tiles,
@@ -23,7 +24,7 @@ from spaninfer_multimodal import (
 )
 
 from spaninfer_engine.errors import ConfigError, InvalidMedia
-from spaninfer_engine.preprocess.expand import expand_frames, expand_media, wrap_images
+from spaninfer_engine.preprocess.expand import expand_frames, expand_media, expand_runs, wrap_images
 from spaninfer_engine.preprocess.known import Decoded, FileDigests, KnownMedia
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.preprocess.parts import MediaPart
@@ -64,7 +65,7 @@ class MediaProcessor:
     def max_pixels(self, kind: MediaKind) -> int | None:
         """Return how many pixels of an image, or of a video's frame, the model sees unasked.
 
-        None where all pictures get one size.
+        None where a picture's sides alone decide its size.
         """
         vision = self._processors.vision
         if not isinstance(vision, QwenVLProcessor):
@@ -131,6 +132,10 @@ class MediaProcessor:
         if layout.image_marks is not None:
             marks = self._texts("image", layout.image_marks)
             rendered = wrap_images(rendered, marks, layout.around)
+        around = [each.around for each in media if each.input.kind == "image"]
+        if any(around):
+            placeholder = self._text(layout.placeholders["image"])
+            rendered = expand_runs(rendered, placeholder, around)
         token_ids = self._tokenizer.encode(
             rendered.text, add_special=False, parse_special=rendered.trusted
         )
@@ -138,15 +143,17 @@ class MediaProcessor:
 
     def _texts(self, kind: MediaKind, marks: tuple[int, int]) -> tuple[str, str, str]:
         """Return the texts in front of a placeholder, of itself, and behind it."""
-        ids = (marks[0], self._layout.placeholders[kind], marks[1])
-        before, pad, behind = (self._tokenizer.token_bytes(each).decode() for each in ids)
-        return before, pad, behind
+        before, behind = map(self._text, marks)
+        return before, self._text(self._layout.placeholders[kind]), behind
+
+    def _text(self, token_id: int) -> str:
+        return self._tokenizer.token_bytes(token_id).decode()
 
     def _features(self, media: Image | Video | Audio, part: MediaPart) -> Patches | Tiles | Mel:
         match media, self._processors.vision, self._processors.audio:
             case Image() as image, QwenVLProcessor() as qwen, _:
                 return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
-            case Image() as image, FixedProcessor() as vision, _:
+            case Image() as image, FixedProcessor() | PixtralProcessor() as vision, _:
                 _refuse_sizes(part)
                 return vision.image(image)
             case Image() as image, AnyResProcessor() as tiles, _:
@@ -166,12 +173,12 @@ class MediaProcessor:
 
 
 def _refuse_sizes(part: MediaPart) -> None:
-    """Raise InvalidMedia for a part that asks for a size, of a model whose tiles have one."""
+    """Raise InvalidMedia for a part that asks for a size, of a model that has no budgets."""
     given = [name for name in ("max_pixels", "min_pixels") if name in part.options]
     if given:
         raise InvalidMedia(
             part.place,
-            f"has {', '.join(given)}; this model scales every image to one size: omit it",
+            f"has {', '.join(given)}; this model has a size for every image: omit it",
         )
 
 

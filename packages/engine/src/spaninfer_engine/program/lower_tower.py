@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
-from spaninfer_engine.ops.operation import FlatRows, OneRow, PartRows, TapRows, Use
+from spaninfer_engine.ops.operation import FlatRows, JoinedRows, OneRow, PartRows, TapRows, Use
 from spaninfer_engine.program.builder import ProgramBuilder
 from spaninfer_engine.program.lower import lower_layer
 from spaninfer_engine.program.program import Program
@@ -67,8 +67,10 @@ def _patches(tower: PatchTower) -> Program:
     return _program(program, result)
 
 
-def _product(program: ProgramBuilder, linear: Linear, view: FlatRows | TapRows, x: str) -> str:
-    """Append a convolution as a GEMM with rows that hold all that a place sees."""
+def _product(
+    program: ProgramBuilder, linear: Linear, view: FlatRows | TapRows | JoinedRows, x: str
+) -> str:
+    """Append a GEMM with rows that hold all that a place sees: a convolution, as a rule."""
     weight = Use("weight", (linear.weight,), view=view)
     bias = () if linear.bias is None else (Use("bias", (linear.bias,)),)
     return program.add("linear", x, name="x", uses=(weight, *bias))
@@ -117,6 +119,8 @@ def _merged(program: ProgramBuilder, merger: Merger, x: str) -> str:
         x = _mean(program, x, merger.count, merger.down.weight.shape[0])
     elif merger.count > 1:
         x = program.add("join_rows", x, name="joined", count=merger.count)
+    if merger.join is not None:
+        x = _product(program, merger.join, JoinedRows(merger.count), x)
     if merger.norm_after:
         x = program.norm(merger.norm, x)
     if merger.up is not None:

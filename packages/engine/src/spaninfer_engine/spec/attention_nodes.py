@@ -21,16 +21,21 @@ class Rope:
     mrope_interleaved: bool = False  # M-RoPE: t h w t h w ... instead of contiguous sections
 
 
+Axes = Literal["apart", "turns"]  # do both have the same frequencies, or every other?
+
+
 @dataclass(frozen=True, slots=True)
 class AxialRope:
     """Rotary embedding of two axes: half of a head's pairs turn with the row, half with the column.
 
-    Pair i of dim // 4 on either axis turns by theta ** (-4 i / dim) per place.
+    Pair i of dim // 4 on either axis turns by theta ** (-4 i / dim) per place; where axes take
+    turns, a pair of the column lies halfway to the next of the row: theta ** (-(4 i + 2) / dim).
     """
 
     dim: int  # channels of a head, all of them rotated
     theta: float
     style: RopeStyle = "half"
+    axes: Axes = "apart"
 
 
 @dataclass(frozen=True, slots=True)

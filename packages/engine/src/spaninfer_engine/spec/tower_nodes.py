@@ -76,7 +76,8 @@ class Merger:
     """down(act(up(y))) of the `count` neighbouring patches of a token: side by side in y, or their
     mean; down(y) where there is no `up`.
 
-    The norm is of each patch before, or of y where `norm_after`.
+    The norm is of each patch before, or of y where `norm_after`. `join` makes one patch of those
+    side by side first; it reads them channel by channel.
     """
 
     norm: Norm | None
@@ -86,6 +87,7 @@ class Merger:
     act: ActivationName = "gelu"
     norm_after: bool = False
     is_mean: bool = False
+    join: Linear | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,11 @@ class PatchTower:
     deepstack: tuple[tuple[int, Merger], ...] = ()
     tile: int | None = None
     extra: Weight | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        """Return True if patches span frames, of which their embedding has an axis."""
+        return self.tile is None and "video" in self.kinds
 
     @property
     def numbers(self) -> int:

@@ -72,29 +72,34 @@ def test_a_published_tower_of_gemma_3_makes_256_rows_of_64_squared_patches() -> 
     assert (tower.tile, tower.merge, tower.merger.count, tower.kinds) == (64, 4, 16, ("image",))
 
 
-@pytest.mark.parametrize("name", ["gemma3_vl", "llava_onevision"])
+AGES = (
+    ("vision_tower.vision_model.", ""),  # as published
+    ("vision_tower.", ""),  # as transformers 5 writes them
+    ("model.vision_tower.", "model."),
+)
+
+
 @pytest.mark.parametrize(
-    ("tower", "rest"),
+    ("name", "tower", "rest"),
     [
-        ("vision_tower.vision_model.", ""),  # as published
-        ("vision_tower.", ""),  # as transformers 5 writes them
-        ("model.vision_tower.", "model."),
+        *((name, *age) for name in ("gemma3_vl", "llava_onevision") for age in AGES),
+        *(("mistral3", *age) for age in AGES[1:]),
     ],
 )
 def test_names_of_every_age_are_found(name: str, tower: str, rest: str) -> None:
     config = config_of(name)
     shapes = {weight.name: weight.shape for weight in weights(decoder_of(config))}
-    first = "vision_tower.vision_model."
+    first = "vision_tower." if name == "mistral3" else AGES[0][0]
     stored = {
         tower + each.removeprefix(first) if each.startswith(first) else _under(each, rest): shape
         for each, shape in shapes.items()
     }
-    head = f"{tower}head.probe"
+    more = {} if name == "mistral3" else {f"{tower}head.probe": (1, 1, 48)}
 
-    found = decoder_of(config, {*stored, head})
+    found = decoder_of(config, {*stored, *more})
 
-    check(found, {**stored, head: (1, 1, 48)})
-    assert len({weight.name for weight in weights(found.towers)} & stored.keys()) > 40
+    check(found, {**stored, **more})
+    assert len({weight.name for weight in weights(found.towers)} & stored.keys()) > 30
 
 
 def _under(name: str, rest: str) -> str:
@@ -131,6 +136,14 @@ def test_windows_are_in_patches_and_layers_know_theirs() -> None:
         ("qwen3_vl", {"num_position_embeddings": 35}, "pos_table: .*35 rows are no square"),
         ("qwen3_vl", {"deepstack_visual_indexes": [2, 0]}, "deepstack: .*do not ascend"),
         ("qwen3_vl", {"deepstack_visual_indexes": [0, 1, 2, 3]}, "4 deepstack rows join 3 layers"),
+        ("mistral3", {"patch_size": 0}, "patch: .*from 1 to 4096, got 0"),
+        ("mistral3", {"num_attention_heads": 32}, "heads: .*heads of 2 channels cannot turn"),
+        ("mistral3", {"num_attention_heads": 7}, "heads: .*64 channels do not make 7 heads"),
+        ("mistral3", {"hidden_act": "gelu_cubed"}, "act: .*expected one of"),
+        ("mistral3", {"model_type": "clip_vision_model"}, "model_type: .*'clip_vision_model'"),
+        ("mistral3", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type: .*'yarn'"),
+        ("qwen3_5_vl", {"deepstack_visual_indexes": [1]}, r"says \(1,\); implemented is \(\)"),
+        ("qwen3_5_vl", {"num_position_embeddings": 35}, "pos_table: .*35 rows are no square"),
         ("gemma3_vl", {"image_size": 3}, "tile: .*3 pixels hold no patch of 4"),
         ("gemma3_vl", {"image_size": 36}, "tile_tokens: .*4 .*no square that divides a tile of 9"),
         ("gemma3_vl", {"image_size": 10**6}, "tile: .*from 1 to 16384"),
@@ -157,6 +170,9 @@ def test_numbers_that_cannot_be_are_refused_by_name(
     [
         ("gemma3_vl", {"mm_tokens_per_image": 5}, "tile_tokens: .*5 tokens are no square"),
         ("gemma3_vl", {"mm_tokens_per_image": 0}, "tile_tokens: .*from 1 to"),
+        ("mistral3", {"spatial_merge_size": 0}, "merge: .*from 1 to 64, got 0"),
+        ("mistral3", {"vision_feature_layer": -2}, "vision_feature_layer: .*says -2"),
+        ("mistral3", {"projector_hidden_act": "silu"}, "projector_hidden_act: .*'silu'"),
         ("llava_onevision", {"vision_feature_layer": -2}, "vision_feature_layer: .*says -2"),
         ("llava_onevision", {"projector_hidden_act": "silu"}, "projector_hidden_act: .*'silu'"),
         ("llava_onevision", {"vision_feature_select_strategy": "default"}, "implemented is 'full'"),
@@ -171,7 +187,7 @@ def test_keys_beside_the_towers_config_are_read_as_if_in_it(
         resolve(find(config), config)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_audio", "gemma3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_audio", "gemma3_vl", "qwen3_5_vl", "mistral3"])
 def test_without_a_config_of_the_tower_the_text_model_remains(name: str) -> None:
     config = {
         k: v for k, v in config_of(name).items() if k not in ("vision_config", "audio_config")
@@ -197,7 +213,16 @@ def test_a_checkpoint_saved_without_its_tower_is_a_text_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2_vl", "qwen3_vl", "qwen2_audio", "gemma3_vl", "llava_onevision"]
+    "name",
+    [
+        "qwen2_vl",
+        "qwen3_vl",
+        "qwen3_5_vl",
+        "mistral3",
+        "qwen2_audio",
+        "gemma3_vl",
+        "llava_onevision",
+    ],
 )
 def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
     config = config_of(name)
@@ -210,7 +235,8 @@ def test_tensors_of_a_tower_are_checked_like_a_decoders(name: str) -> None:
 
     for wrong in (
         {name: shape for name, shape in shapes.items() if name != "visual.merger.ln_q.bias"
-         and not name.endswith(("norm1.bias", "layer_norm.bias", "layer_norm2.bias"))},
+         and not name.endswith(("norm1.bias", "layer_norm.bias", "layer_norm2.bias",
+                                    "ffn_norm.weight"))},
         {**shapes, first: (1, *shapes[first])},
         {**shapes, f"{first}.more": (1,)},
     ):  # fmt: skip

@@ -39,7 +39,7 @@ def _audio_tower(tower: AudioTower) -> Misfits:
 
 
 def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
-    frames = () if tower.tile is not None else (tower.temporal,)
+    frames = (tower.temporal,) if tower.has_frames else ()
     hidden, pixels = tower.hidden, (tower.channels, *frames, tower.patch, tower.patch)
     yield from of_weight(tower.embedding.weight, hidden, *pixels)
     if tower.embedding.bias is not None:
@@ -88,6 +88,9 @@ def _attends_in_windows(layer: Layer) -> bool:
 
 def _merger(merger: Merger, tower: PatchTower) -> Misfits:
     wide = tower.hidden if merger.is_mean else merger.count * tower.hidden
+    if merger.join is not None:
+        yield from of_linear(merger.join, tower.hidden, wide)
+        wide = tower.hidden
     if merger.count != tower.merge**2:
         yield f"a token is made of {merger.count} patches, and of {tower.merge} squared"
     yield from of_norm("norm of a merger", merger.norm, wide if merger.norm_after else tower.hidden)

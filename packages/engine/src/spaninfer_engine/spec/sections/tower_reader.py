@@ -28,6 +28,7 @@ class TowerReader:
         self.hidden, self._heads = self._size("hidden"), self._size("heads")
         self._layers = self._size("layers")
         self._act = cast(ActivationName, scope.text(self.section, "act"))
+        self._bias = scope.flag(self.section, "bias")
         if self.hidden % self._heads:
             problem = f"{self.hidden} channels do not make {self._heads} heads"
             raise scope.error(self.section, "heads", problem)
@@ -57,15 +58,15 @@ class TowerReader:
 
     def _up(self, within: str, key: str) -> Linear:
         name, ffn = self.maker.name(key, within), self._size("ffn")
-        return self.maker.linear(name, ffn, self.hidden, bias=True, split=0)
+        return self.maker.linear(name, ffn, self.hidden, bias=self._bias, split=0)
 
     def _down(self, within: str) -> Linear:
         name, ffn = self.maker.name("down", within), self._size("ffn")
-        return self.maker.linear(name, self.hidden, ffn, bias=True, split=1)
+        return self.maker.linear(name, self.hidden, ffn, bias=self._bias, split=1)
 
     def _out(self, within: str) -> Linear:
         name = self.maker.name("o", within)
-        return self.maker.linear(name, self.hidden, self.hidden, bias=True, split=1)
+        return self.maker.linear(name, self.hidden, self.hidden, bias=self._bias, split=1)
 
     def name(self, key: str, within: str | None = None, j: int = 0, suffix: str = ".weight") -> str:
         """Return the name of a part that the tower has; SpecError where the spec says none."""
@@ -94,7 +95,7 @@ class TowerReader:
                     maker.name(key, within),
                     hidden,
                     hidden,
-                    bias=key != "k" or key_bias,
+                    bias=self._bias and (key != "k" or key_bias),
                     split=0,
                 )
                 for key in ("q", "k", "v")

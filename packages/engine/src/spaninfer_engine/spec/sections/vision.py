@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal, cast
 
 from spaninfer_engine.spec.attention_nodes import (
+    Axes,
     AxialRope,
     FusedQkv,
     Heads,
@@ -103,7 +104,8 @@ class VisionReader(TowerReader):
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
         patch = self._patch
         name = self.name("patch")
-        frames = () if self._tile is not None else (self._size("temporal"),)
+        has_frames = self._tile is None and self.scope.flag("vision", "videos")
+        frames = (self._size("temporal"),) if has_frames else ()
         pixels = self._size("channels"), *frames, patch, patch
         bias = self.scope.flag("vision", "patch_bias")
         return Linear(
@@ -162,7 +164,7 @@ class VisionReader(TowerReader):
                 f"heads of {dim} channels cannot turn half by row and half by column, in pairs"
             )
             raise self.scope.error("vision", "heads", problem)
-        return AxialRope(dim, theta)
+        return AxialRope(dim, theta, axes=cast(Axes, self.scope.text("vision", "theta_axes")))
 
     def _qkv(self, within: str) -> SplitQkv | FusedQkv:
         hidden, layout = self.hidden, self.scope.text("vision", "qkv")
@@ -170,7 +172,8 @@ class VisionReader(TowerReader):
             return self._split(within, key_bias=True)
         parts = (hidden, hidden, hidden) if layout == "concat" else ()
         name = self.maker.name("qkv", within)
-        fused = self.maker.linear(name, 3 * hidden, hidden, bias=True, split=0, parts=parts)
+        bias = self._bias
+        fused = self.maker.linear(name, 3 * hidden, hidden, bias=bias, split=0, parts=parts)
         return FusedQkv(fused, cast(Literal["concat", "grouped"], layout))
 
     def _mlp(self, within: str) -> GatedMLP | PlainMLP:
@@ -190,6 +193,8 @@ class VisionReader(TowerReader):
             return self._mlp_merger("merger", within, norm_after=False)
         if kind == "mean":
             return self._mean_merger(within, down)
+        if kind == "join":
+            return self._joining_merger(within, down)
         if self._merge != 1:
             problem = f"each patch is a row, and {self._merge} squared make one"
             raise self.scope.error("vision", "merger", problem)
@@ -199,6 +204,21 @@ class VisionReader(TowerReader):
             up=maker.linear(up, out, self.hidden, bias=True, split=0),
             down=maker.linear(within + down, out, out, bias=True, split=1),
             count=1,
+        )
+
+    def _joining_merger(self, within: str, down: str) -> Merger:
+        """Return a merger that makes one patch of a row's, whose MLP is as wide as its rows."""
+        maker, hidden, out, count = self.maker, self.hidden, self._out_width, self._merge**2
+        bias = self.scope.flag("vision", "merger_bias")
+        join = maker.linear(self.name("merger_join", within), hidden, count * hidden)
+        name = self.name("merger_norm", within)
+        eps = self.scope.optional_number("vision", "merger_eps")
+        return Merger(
+            norm=maker.norm(name, hidden, eps=eps),
+            up=maker.linear(self.name("merger_up", within), out, hidden, bias=bias, split=0),
+            down=maker.linear(within + down, out, out, bias=bias, split=1),
+            count=count,
+            join=join,
         )
 
     def _mean_merger(self, within: str, down: str) -> Merger:

@@ -70,6 +70,7 @@ def _tower(activation: Type) -> dict[str, Word]:
         "norm": Word(choice("rms", "layer"), "layer", "norm of the tower"),
         "eps": Word(EPSILON, 1e-6, "added to the variance"),
         "act": Word(activation, REQUIRED, "activation"),
+        "bias": Word(FLAG, True, "projections of its layers have biases"),
     }
 
 
@@ -95,11 +96,16 @@ def vision(activation: Type) -> Section:
             "temporal": Word(size(most=64), 1, "frames of a patch"),
             "merge": Word(size(most=64), 1, "patches of a row's side"),
             "merger": Word(
-                choice("mlp", "mean", "each", "resampler"),
+                choice("mlp", "mean", "each", "join", "resampler"),
                 "mlp",
                 "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
-                "MLP of each patch; learned queries that read all patches of a picture",
+                "MLP of each patch; a norm of each patch, a projection of a row's to one, and an "
+                "MLP; learned queries that read all patches of a picture",
             ),
+            "merger_eps": Word(
+                optional(EPSILON), "null", "added to the variance of the merger's norm; null: `eps`"
+            ),
+            "merger_bias": Word(FLAG, True, "projections of the merger have biases"),
             "queries": Word(
                 optional(size(most=MAX_TILE)), "null", "queries of a resampler, a square number"
             ),
@@ -107,6 +113,11 @@ def vision(activation: Type) -> Section:
             "qkv": Word(choice("concat", "grouped", "split"), "concat", "how they are stored"),
             "theta": Word(
                 optional(BASE), 10000.0, "base of the rotary positions by row, then by column"
+            ),
+            "theta_axes": Word(
+                choice("apart", "turns"),
+                "apart",
+                "rows and columns have the same frequencies each; they take turns along all",
             ),
             "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
             "pos_stretch": Word(
