@@ -21,6 +21,12 @@ def test_sizes_are_read_as_people_write_them(text, count):
     assert parse_bytes(text) == count
 
 
+@pytest.mark.parametrize("text", ["1", "8", " 24 ", "512", "1023"])
+def test_a_small_number_without_a_unit_is_asked_for_it(text):
+    with pytest.raises(ConfigError, match=f"has no unit; write for example {text.strip()}GiB"):
+        parse_bytes(text)
+
+
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "1,5G", "8TiB", "8 G i B", "0x10", "²"])
 def test_anything_else_is_refused_with_an_example(text):
     with pytest.raises(ConfigError) as caught:

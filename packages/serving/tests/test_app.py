@@ -211,6 +211,8 @@ def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
         ("GET", TEXT, "; it takes POST"),
         ("OPTIONS", "/v1/responses/resp_1", "; it takes DELETE, GET"),
         ("GET", "/favicon.svg.gz.zip", ""),  # nothing is near
+        ("POST", "/v1/images/generations", ""),  # nor here; /pause_generation was
+        ("POST", "/v1/tokenize", "; did you mean '/tokenize'?"),
         ("GET", "/health/live/", "; did you mean '/health/live'?"),
     ],
 )

@@ -64,11 +64,12 @@ def test_a_system_message_is_that_of_the_option(call):
 
 
 def test_an_unknown_command_is_refused_with_the_nearest_and_not_sent(call):
-    result = call("chat", *GREEDY, typed="/claer\n/etc/passwd is a file\n")
+    result = call("chat", *GREEDY, typed="/claer\n/etc/passwd is a file\n/quit\n")
 
-    assert answers(result) == ["", "", "", ""]
+    assert answers(result) == ["", "", "", "", ""]
+    assert "'/quit'; /bye or Ctrl-D ends the chat" in result.stderr
     assert "there is no command '/claer'; did you mean '/clear'?" in result.stderr
-    assert "'/etc/passwd'; /help shows all" in result.stderr
+    assert "'/etc/passwd'; /help lists them" in result.stderr
 
 
 @pytest.mark.parametrize(

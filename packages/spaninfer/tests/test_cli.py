@@ -97,7 +97,7 @@ def test_an_answer_that_cannot_be_as_long_as_that_is_a_warning(call):
         (["generat", "demo", "x"], "generate"),
         (["bench", "engin"], "engine"),
         (["info", "--max-length", "5"], "--max-len"),
-        (["serve", "--kv-cache-mem", "5"], "--kv-cache-memory"),
+        (["serve", "--kv-dsk", "x"], "--kv-disk"),
     ],
 )
 def test_a_name_that_is_almost_right_is_refused_with_the_nearest(refusal, typed, near):
@@ -117,7 +117,7 @@ def test_every_command_that_builds_an_engine_has_a_model_first_and_the_same_size
 
     assert group.params[0].name == "model"
     spelt = {name for param in group.params for name in param.opts}
-    assert spelt >= {"--threads", "--memory", "--kv-cache-memory", "--max-len", "--quantize"}
+    assert spelt >= {"--threads", "--memory", "--max-len", "--quantize"}
 
 
 @pytest.mark.parametrize("command", ["convert demo {}", "tune demo", "bench serve", "bench soak"])
@@ -233,7 +233,7 @@ def test_a_chat_template_that_cannot_be_used_is_refused_at_once(refusal, tmp_pat
 
 
 def test_info_is_short_and_tells_sizes_what_weights_take_and_what_fits(call):
-    result = call("info", "--kv-cache-memory", "64MiB", "--max-len", "512")
+    result = call("info", "--memory", "64MiB", "--max-len", "512")
 
     assert result.exit_code == 0, result.output
     rows = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if "│" in line}

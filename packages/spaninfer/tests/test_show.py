@@ -1,7 +1,6 @@
 """Text shown in the terminal verbatim: brackets are no markup."""
 
 import re
-from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -101,28 +100,6 @@ def test_a_server_on_all_addresses_says_which_they_are_and_whether_it_is_open(
     assert "playground  http://127.0.0.1:8123/" in shown
 
 
-def loading(monkeypatch, is_terminal):
-    """What a start that compiles kernels shows while 30 of 40 are done."""
-    screen = StringIO()
-    console = Console(file=screen, force_terminal=is_terminal, width=80, color_system=None)
-    monkeypatch.setattr(show, "_err", console)
-    with show.loading() as bar:
-        for stage, done, total in [("weights", 3, 3), ("kernels", 0, 40), ("kernels", 30, 40)]:
-            bar(stage, done, total)
-    return screen.getvalue()
-
-
-def test_a_terminal_shows_how_far_every_stage_of_loading_is(monkeypatch):
-    shown = loading(monkeypatch, is_terminal=True)
-
-    assert re.search(r"weights .* 100%", shown)
-    assert re.search(r"kernels .* 75%", shown)
-
-
-def test_a_log_has_no_bars(monkeypatch):
-    assert loading(monkeypatch, is_terminal=False).strip() == ""
-
-
 def test_the_error_of_all_weights_counts_each_weight_once(said):
     errors = [
         TensorError("a.weight + [b].weight", (300, 10), 9.0, 0.03, 0.5),
@@ -156,9 +133,11 @@ def test_times_of_kernels_are_shown_with_what_is_used(monkeypatch):
 
     table = printed.get()
     assert re.search(r"avx512_vnni \(default\) │ 1.000 │ 10.500 │ many ", table)
-    assert re.search(r"avx2 +│ 1.000 │ 10.500 │ few rows ", table)
+    assert re.search(r"avx2 +│ 1.000 │ 10.500 │ few tokens ", table)
     assert re.search(r"amx +│ +- │ +- │ +│", table)
-    assert "8 threads: 1.000 ms, 10.500 ms\n4 threads: 1.000 ms, 10.500 ms\n" in table
+    assert (
+        "on 8 threads: 1.000, 10.500 ms\nchosen kernels on 4 threads: 1.000, 10.500 ms\n" in table
+    )
 
 
 def test_the_keys_of_indexers_are_told_apart_from_latents(monkeypatch):

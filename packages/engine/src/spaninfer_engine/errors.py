@@ -201,7 +201,7 @@ class EngineAsleep(EngineUnavailable):
 
     def __init__(self) -> None:
         super().__init__(
-            "the engine sleeps, or reads its weights, and takes no requests; try again later"
+            "the engine is asleep or loading weights and takes no requests; try again later"
         )
 
 

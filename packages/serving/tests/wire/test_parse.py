@@ -45,6 +45,12 @@ def test_a_name_that_is_near_to_none_is_refused_without_a_guess():
     )
 
 
+def test_what_a_text_completion_takes_is_refused_in_a_chat_with_its_address():
+    assert refusal(b'{"prompt": "Once"}').message == (
+        "prompt is not a parameter here; /v1/completions takes it"
+    )
+
+
 def test_of_many_unknown_parameters_one_is_named():
     many = b",".join(b'"p%d": 1' % number for number in range(1000))
 

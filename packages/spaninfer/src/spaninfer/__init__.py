@@ -1,7 +1,6 @@
 """LLM and VLM inference that installs with pip and runs."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
+        from importlib.metadata import version  # takes as long as Python itself does to start
+
         return version("spaninfer")
     home = "spaninfer_engine.tools" if name == "convert" else "spaninfer_engine"
     return getattr(import_module(home), name)

@@ -24,6 +24,8 @@ HELP = '''\
 Ctrl-C        stop an answer, or drop the line that is being typed
 A message that begins with / is typed after a space.'''
 
+ELSEWHERE_BYE = ("/exit", "/quit", "/q")  # of other programs
+
 Message: TypeAlias = dict[str, str]
 
 
@@ -75,7 +77,9 @@ class Chat:
         if name in self._commands:
             self._commands[name](rest.strip())
         else:
-            hint = did_you_mean(name, self._commands) or "; /help shows all"
+            hint = did_you_mean(name, self._commands) or "; /help lists them"
+            if name in ELSEWHERE_BYE:
+                hint = "; /bye or Ctrl-D ends the chat"
             show.failure(f"there is no command {name!r}{hint}")
 
     def _ask(self, text: str, interrupts: Interrupts) -> None:

@@ -26,6 +26,7 @@ from spaninfer.chat import Chat
 from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
+from spaninfer.loading import loading
 from spaninfer.mistyped import Commands
 from spaninfer.spec_commands import app as spec_app
 from spaninfer.threads import described_processes, keep_to, num_api_servers
@@ -36,6 +37,7 @@ app = typer.Typer(
     name="spaninfer",
     cls=Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="""Run language models from the Hugging Face hub, a folder of weights, a GGUF file, or the
@@ -61,7 +63,7 @@ def _loaded(config: EngineConfig, threads: int | None) -> Parts:
     if threads is not None:
         keep_to(threads)
     config = replace(config, model=hub.locate_or_pull(str(config.model)))
-    with show.loading() as bar:
+    with loading() as bar:
         return build(config, bar)
 
 
@@ -311,7 +313,7 @@ def convert(
             keep_to(threads)
         found = hub.locate_or_pull(model)
         errors: list[TensorError] = []
-        with show.loading() as bar:
+        with loading() as bar:
             folder = convert_weights(
                 found,
                 out,
@@ -346,7 +348,7 @@ def tune(
             tune=True,
             spec=spec,
         )
-        with show.loading() as bar:
+        with loading() as bar:
             timed = tune_kernels(config, bar)
         show.tuning(timed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from spaninfer_engine import ConfigError, Engine, SamplingParams, StructuredOutput
@@ -24,8 +24,14 @@ from spaninfer_engine.tools import (
 from spaninfer import show
 
 
-def _engine(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Engine")
+def _engine(text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Engine")
+
+
+def _one_of(text: str, names: Any) -> Any:
+    """Return an option whose help lists its values: as a column of their own they leave the help
+    no room in a terminal of 80 columns."""
+    return _engine(f"{', '.join(get_args(names))}. {text}", metavar="<name>")
 
 
 def _sampling(text: str) -> Any:
@@ -48,8 +54,9 @@ ServedNames = Annotated[
 BackendOption = Annotated[
     BackendName | None,
     _engine(
-        "What computes. cuda: kernels of our own; cpu: numpy and Numba; torch: any torch device; "
-        "reference: numpy."
+        "cuda: our kernels for NVIDIA GPUs; cpu: numpy and Numba; torch: any torch device; "
+        "reference: numpy. Default: the fastest that runs here.",
+        metavar="<name>",
     ),
 ]
 Device = Annotated[str | None, _engine("cpu, cuda (or gpu), cuda:1, …")]
@@ -61,12 +68,7 @@ KeepHead = Annotated[
         "--keep-head",
     ),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Number of CPUs to use; default: all usable ones.", rich_help_panel="Engine"
-    ),
-]
+Threads = Annotated[int | None, _engine("Number of CPUs to use; default: all usable ones.")]
 ApiServerCount = Annotated[
     int | None,
     typer.Option(
@@ -76,27 +78,30 @@ ApiServerCount = Annotated[
     ),
 ]
 DTypeOption = Annotated[
-    DType | None, _engine("What to compute in; default: the checkpoint's, where the backend can.")
+    DType | None,
+    _one_of("Format to compute in; default: the checkpoint's, where the backend can.", DType),
 ]
 KVDTypeOption = Annotated[
     KVDType | None,
-    _engine(
-        "What the KV cache is stored in; default: what is computed in. "
-        "fp8, int8 and uint4 on backend cuda; all but fp8 on cpu."
+    _one_of(
+        "Format of the KV cache; default: that of the computation. fp8 needs backend cuda, int8 "
+        "and uint4 need cuda or cpu.",
+        KVDType,
     ),
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    _engine(
-        "Quantise weights while loading: fp8 and w8a8 on backend cuda, bfloat16, w8a16 (int8 "
-        "with activations in 16 bits) and w7a7 (181 levels of both) on cpu, int8 to int2 on all; "
-        "torch and reference hold the numbers that these stand for."
+    _one_of(
+        "Quantise weights while loading: fp8 and w8a8 on backend cuda; bfloat16, w8a16 (int8 "
+        "with activations in 16 bits) and w7a7 (181 levels of both) on cpu; int8 to int2 on all, "
+        "where torch and reference keep the rounded numbers and save no memory.",
+        Quantize,
     ),
 ]
 GroupName = Literal["32", "64", "128", "row"]
 QuantizeGroupOption = Annotated[
     GroupName | None,
-    _engine("Channels of weights in 8 bits or less that share a scale; default: 32."),
+    _one_of("Number of channels that share a scale; default: 32.", GroupName),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")
@@ -105,9 +110,7 @@ Memory = Annotated[
     str | None,
     _engine(
         "Memory for the KV cache, such as 512MiB or 8GiB; default: measured. On CPUs it is "
-        "reserved, and taken as it fills.",
-        "--memory",
-        "--kv-cache-memory",
+        "reserved, and taken as it fills."
     ),
 ]
 EncoderMemory = Annotated[

@@ -73,8 +73,7 @@ class Access:
     weights_folder: Annotated[
         Path | None,
         typer.Option(
-            help="Let operators load other weights from this folder (POST "
-            "/update_weights_from_disk)."
+            help="Let operators load other weights from this folder: docs/guides/operate.md."
         ),
     ] = None
 

@@ -11,14 +11,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 from spaninfer_engine import Engine, EngineError, Resolved
@@ -47,37 +39,6 @@ from spaninfer.unwritable import Diagnostics
 
 _out = Console()
 _err = Diagnostics()
-
-
-class LoadingBar:
-    """One progress bar per stage of loading; those of one unit pulse until it is finished."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Note that `done` of `total` units of a stage are finished."""
-        if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=None)
-        is_known = total > 1 or done == total
-        self._progress.update(self._tasks[stage], completed=done, total=total if is_known else None)
-
-
-@contextmanager
-def loading() -> Iterator[LoadingBar]:
-    """Show progress while a model loads; quiet where standard error is no terminal."""
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=_err,
-        transient=True,
-        disable=not _err.is_terminal,
-    )
-    with progress:
-        yield LoadingBar(progress)
 
 
 @contextmanager
@@ -242,10 +203,8 @@ def fit(found: Capacity, wanted: Wanted) -> bool:
     if not fitting:
         failure(f"no room for {wanted}; add memory, or plan for fewer or shorter ones")
         return False
-    ways = ", ".join(f"--quantize {each.quantize}" for each in fitting if each.quantize)
-    as_they_are = any(each.quantize is None for each in fitting)
-    says = " and ".join(filter(None, ["as it is" if as_they_are else "", ways and f"with {ways}"]))
-    _out.print(f"room for {wanted}: {says}", soft_wrap=True, highlight=False)
+    ways = [f"--quantize {each.quantize}" if each.quantize else "as it is" for each in fitting]
+    _out.print(f"room for {wanted}: {', or '.join(ways)}", soft_wrap=True, highlight=False)
     return True
 
 
@@ -289,7 +248,7 @@ def tuning(timed: Tuning) -> None:
     """Print the times of kernels, and which of them are used."""
     rows = timed.rows
     counts = sorted({count for row in rows for count in row.seconds or ()})
-    table = Table(title="GEMM kernels, milliseconds by rows", title_justify="left")
+    table = Table(title="GEMM kernels, milliseconds by number of tokens", title_justify="left")
     table.add_column("weights", style="bold")
     table.add_column("kernels")
     for count in counts:
@@ -304,25 +263,28 @@ def tuning(timed: Tuning) -> None:
     _out.print(table)
     if not counts:
         note("nothing was timed: this CPU has one kernel for these weights")
+    if counts and any(row.seconds is None for row in rows):
+        note("-: left out, because the time was over or the results differ")
     for threads, seconds in timed.threads.items():
-        each = ", ".join(f"{seconds[count] * 1e3:.3f} ms" for count in sorted(seconds))
-        _out.print(f"{threads} threads: {each}", highlight=False)
+        each = ", ".join(f"{seconds[count] * 1e3:.3f}" for count in sorted(seconds))
+        of = "thread" if threads == 1 else "threads"
+        _out.print(f"chosen kernels on {threads} {of}: {each} ms", highlight=False)
     if len(timed.threads) > 1:
         note("if fewer threads are faster, start with --threads")
 
 
 def _uses(row: TuningRow) -> Iterator[tuple[str, bool]]:
-    yield "few rows", row.for_few
-    yield "many", row.for_many
+    yield "few tokens", row.for_few
+    yield "many tokens", row.for_many
 
 
 def specs() -> None:
     """Print the architectures that are known."""
     table = Table()
     for column in ("name", "kind", "Hugging Face classes", "checked with"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # names are searched for: none is cut short
     for row in list_specs():
-        table.add_row(row.name, row.kind, ", ".join(row.hf), ", ".join(row.checked))
+        table.add_row(row.name, row.kind, "\n".join(row.hf), "\n".join(row.checked))
     _out.print(table)
 
 

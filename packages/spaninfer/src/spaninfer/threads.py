@@ -15,6 +15,8 @@ def keep_to(threads: int) -> None:
     Raises ConfigError where the machine has fewer, where the system cannot do it, and where the
     kernels of this process have counted other CPUs before: they count once.
     """
+    if threads < 1:
+        raise ConfigError(f"--threads is {threads}; allowed is 1 to {usable_cpus()}")
     if not hasattr(os, "sched_setaffinity"):
         if threads == usable_cpus():
             return
@@ -45,13 +47,15 @@ def described_processes(api_servers: int) -> str:
     """Return the processes of a server in words.
 
     >>> described_processes(0)
-    'one process answers requests and computes'
+    'processes: one, which computes and answers requests'
     >>> described_processes(2)
-    "the engine's process, and 2 API server processes that answer requests"
+    'processes: the engine, and 2 API servers, which answer requests'
     """
     if not api_servers:
-        return "one process answers requests and computes"
-    each = "an API server process that answers"
-    if api_servers > 1:
-        each = f"{api_servers} API server processes that answer"
-    return f"the engine's process, and {each} requests"
+        return "processes: one, which computes and answers requests"
+    each = (
+        "an API server, which answers"
+        if api_servers == 1
+        else f"{api_servers} API servers, which answer"
+    )
+    return f"processes: the engine, and {each} requests"

@@ -161,7 +161,7 @@ def test_a_disk_that_fills_while_a_file_comes_is_a_sentence_and_whole_files_are_
     first, _, second = ran.stderr.partition("---")
     assert ran.returncode == 0, ran.stderr
     told = " ".join(first.split())
-    assert "is full; the files of org/tiny that came whole are kept: make room and repeat" in told
+    assert "is full; complete files of org/tiny are kept: make room and repeat" in told
     assert "Traceback" not in ran.stderr
     small = [path for path in hub.fetched() if path != WEIGHTS]
     assert sorted(small) == sorted(set(TINY) - {WEIGHTS}), "what came whole is not fetched again"

@@ -68,7 +68,9 @@ def explain(schema: object, error: str) -> str:
         place = next((p for key in keys if (p := _find(schema, key, None)) is not None), None)
         key = place[-1] if place else keys[0]
         where = f" at {written(place)}" if place else ""
-        return f"the keyword {key!r}{where} is not supported; leave it out, or say it another way"
+        return (
+            f"the keyword {key!r}{where} is not supported; leave it out or express it differently"
+        )
     place = _culprit(schema, said)
     return f"{written(place)}: {said}" if place else said
 

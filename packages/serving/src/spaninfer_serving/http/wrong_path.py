@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from spaninfer_serving.wire.fields import did_you_mean
 
+SIMILARITY = 0.8  # below it, /v1/images/generations was answered with /pause_generation
 BASES = frozenset({"/v1", "/v1/"})  # what clients are given as their base URL
 
 
@@ -23,4 +24,4 @@ def said_of(method: str, path: str, allowed: str | None, known: Collection[str])
     if path in BASES:
         return f"{refused}: it is the base URL for clients; GET /v1/models lists the model"
     below = f"/v1{path}"
-    return f"{refused}{did_you_mean(below if below in known else path, known)}"
+    return f"{refused}{did_you_mean(below if below in known else path, known, SIMILARITY)}"

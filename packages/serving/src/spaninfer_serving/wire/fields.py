@@ -20,12 +20,22 @@ def unknown(name: str, known: Iterable[str]) -> str:
     """Return what is said of a parameter that there is not, with the nearest that there is."""
     if name in ELSEWHERE:
         return f"is not a parameter this server knows; send structured_outputs.{ELSEWHERE[name]}"
+    if name in _ADDRESSES:
+        return f"is not a parameter here; {_ADDRESSES[name]} takes it"
     return f"is not a parameter this server knows{did_you_mean(name, known)}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+_ADDRESSES: Mapping[str, str] = {
+    "messages": "/v1/chat/completions",
+    "prompt": "/v1/completions",
+    "input": "/v1/responses",
+}
+"""What a body is about, by the address that takes it: sent elsewhere, the address was mistaken."""
+
+
+def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
     """Return a question to append to a refusal, empty where no name is near."""
-    near = get_close_matches(name[:64], list(known), n=1)  # longer than any, and short to compare
+    near = get_close_matches(name[:64], list(known), n=1, cutoff=similarity)  # longer than any name
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

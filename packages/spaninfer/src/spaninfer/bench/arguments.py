@@ -10,8 +10,8 @@ import typer
 from spaninfer_engine import ConfigError, Engine, EngineConfig
 from spaninfer_engine.tools import build
 
-from spaninfer import show
 from spaninfer.bench.shapes import SHAPES, folder_of, write_processor, write_tokenizer
+from spaninfer.loading import loading
 from spaninfer.threads import keep_to
 
 Model = Annotated[
@@ -29,7 +29,7 @@ def engine_on(threads: int | None, **asked: Any) -> Engine:
     """Return an engine with these fields of EngineConfig, its progress shown while it loads."""
     if threads is not None:
         keep_to(threads)
-    with show.loading() as bar:
+    with loading() as bar:
         parts = build(EngineConfig(**asked), bar)
     return Engine(parts)
 

@@ -39,6 +39,7 @@ from spaninfer.bench.tables import print_comparison, print_records
 from spaninfer.bench.targets import read_bars
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
+from spaninfer.loading import loading
 from spaninfer.threads import keep_to, num_api_servers
 
 app = typer.Typer(
@@ -88,7 +89,7 @@ def bench_engine(
                     typer.echo(json.dumps(record))
         if names <= set(STARTUPS):
             return
-        with show.loading() as bar:
+        with loading() as bar:
             parts = build(EngineConfig(**asked), bar)
         show.decisions(parts.resolved)
         with Engine(parts) as engine:
@@ -115,7 +116,7 @@ def bench_options(
         names = chosen(only, OPTIONS)
         if threads is not None:
             keep_to(threads)
-        with show.loading() as bar:
+        with loading() as bar:
             asked = asked_of(model, stack, text=True)  # stop strings and bad words are text
             asked |= {**compute.asked, **cache.asked}
             parts = build(EngineConfig(**asked), bar)

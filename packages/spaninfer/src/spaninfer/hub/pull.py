@@ -170,24 +170,24 @@ def _sentence(name: HubName, error: Exception) -> str:
             return f"{name.repo} has no branch, tag or commit {name.revision!r} at {hub}"
         case errors.OfflineModeIsEnabled():
             return (
-                f"{name} is not whole in the cache {cache_folder()}, and HF_HUB_OFFLINE forbids "
-                "to fetch it; unset that, or give the path of a model"
+                f"{name} is missing or incomplete in the cache {cache_folder()}, and "
+                "HF_HUB_OFFLINE forbids downloads; unset it, or give the path of a model"
             )
         case OSError() if error.errno == errno.ENOSPC:
             return (
-                f"the disk of {cache_folder()} is full; the files of {name} that came whole are "
-                "kept: make room and repeat the command"
+                f"the disk of {cache_folder()} is full; complete files of {name} are kept: make "
+                "room and repeat the command"
             )
         case PermissionError():
             return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
     said = " ".join(str(error).split())[:300]
     if isinstance(error, OSError) or "Connect" in type(error).__name__:
         return (
-            f"{hub} cannot be reached ({said}), and {name} is not whole in the cache "
+            f"{hub} cannot be reached ({said}), and {name} is missing or incomplete in the cache "
             f"{cache_folder()}; check the network, set HTTPS_PROXY or HF_ENDPOINT (a mirror), or "
-            "give the path of a folder; files that came whole are kept"
+            "give the path of a folder; complete files are kept"
         )
     return (
-        f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; files that "
-        "came whole are kept, repeat the command to fetch the rest"
+        f"{name} could not be fetched from {hub}: {type(error).__name__}: {said}; "
+        "complete files are kept, repeat the command to fetch the rest"
     )
