@@ -1,1 +1,1 @@
-
+"""The KV cache as numbers: spans handed out and taken back, prefixes, offloading, encodings."""
