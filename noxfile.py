@@ -151,6 +151,7 @@ def install_here(session: nox.Session, *requirements: str, python: str = "python
 
 def make_venv(session: nox.Session, extras: Iterable[str] = ()) -> None:
     """Install every package into .venv, the umbrella with `extras`."""
+    session.log("one to three minutes, most of them without a word of pip's")
     session.run(sys.executable, "-m", "virtualenv", "--quiet", str(VENV), external=True)
     asked = [f"{UMBRELLA}[{extra}]" for extra in extras]
     install_here(session, *PACKAGES, *asked, python=str(VENV_BIN / "python"))
@@ -170,7 +171,7 @@ def demo(session: nox.Session) -> None:
 def install(session: nox.Session) -> None:
     """Install every package into .venv; extras follow two dashes: nox -s install -- cuda vlm."""
     make_venv(session, session.posargs)
-    session.log(f"ready: {VENV_BIN / 'spaninfer'} --help")
+    session.log(f"ready: {VENV_BIN / 'spaninfer'} serve, chat, --help")
 
 
 @nox.session(venv_backend="none")

@@ -240,6 +240,7 @@ def test_info_is_short_and_tells_sizes_what_weights_take_and_what_fits(call):
     assert len(result.stdout.splitlines()) < 25
     assert "numpy and Numba" in rows["backend"]
     assert "12,038,144" in rows["parameters"]
+    assert "without the tower's" in rows["weights take"]
     assert "512 tokens" in rows["context"]
     assert "64 MiB" in rows["KV cache"]
     assert "16 requests of full length" in rows["spans"]  # 8 KiB a token

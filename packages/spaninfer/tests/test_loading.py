@@ -51,7 +51,7 @@ def test_a_log_has_no_bars_and_no_line_of_kernels_that_are_ready_at_once(
     assert written.getvalue() == ""
 
 
-def test_a_log_says_once_that_kernels_are_compiled(screen, monkeypatch):
+def test_a_log_says_once_that_kernels_take_a_while(screen, monkeypatch):
     written = screen(is_terminal=False)
     monkeypatch.setattr(loading, "PATIENCE_S", 0.0)
 
@@ -62,4 +62,4 @@ def test_a_log_says_once_that_kernels_are_compiled(screen, monkeypatch):
         told("kernels", 0, 1)
         told("kernels", 1, 1)
 
-    assert written.getvalue() == "compiling kernels for this machine, which is done once\n"
+    assert written.getvalue() == "preparing kernels; the first start on a machine compiles them\n"

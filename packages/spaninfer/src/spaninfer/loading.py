@@ -18,7 +18,7 @@ from rich.progress import (
 from spaninfer.unwritable import Diagnostics
 
 PATIENCE_S = 2.0  # cached kernels are loaded in less
-COMPILES = "compiling kernels for this machine, which is done once"
+COMPILES = "preparing kernels; the first start on a machine compiles them"
 
 
 class LoadingBar:

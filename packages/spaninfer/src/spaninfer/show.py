@@ -163,7 +163,8 @@ def model(parts: Parts) -> None:
     made, taken = parts.model, parts.weight_bytes / 2**20
     table = _decisions(parts.resolved)
     table.add_section()
-    table.add_row("weights take", f"{taken:,.1f} MiB", "as they are held in memory")
+    alone = ", without the tower's" if parts.towers else ""
+    table.add_row("weights take", f"{taken:,.1f} MiB", f"as they are held in memory{alone}")
     table.add_row("hidden size", str(made.hidden))
     table.add_row("vocabulary", f"{made.vocab:,} tokens")
     for group in made.groups:
