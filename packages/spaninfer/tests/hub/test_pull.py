@@ -111,6 +111,26 @@ def test_what_cannot_be_read_is_answered_with_the_way_out(hub, monkeypatch):
     assert "HTTPS_PROXY or HF_ENDPOINT (a mirror), or give the path of a folder" in refused(NAME)
 
 
+@pytest.mark.parametrize("endpoint", ["hub.example", "ftp://hub.example", "/mirror"])
+def test_an_address_that_is_none_is_refused_before_anybody_is_asked(hub, monkeypatch, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+
+    assert refused(NAME).startswith(f"HF_ENDPOINT is {endpoint!r}, which is no address of a hub")
+    assert hub.asked == []
+
+
+def test_a_cache_that_cannot_be_made_is_not_taken_for_the_network(hub, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder))
+
+    says = refused(NAME)
+
+    assert hub.asked != []
+    assert says.startswith(f"{folder} cannot be written (")
+    assert says.endswith("set HF_HOME to another folder")
+
+
 def test_a_disk_that_is_too_small_is_noticed_before_anything_is_fetched(hub, monkeypatch):
     total = shutil.disk_usage(".")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: total._replace(free=11_000_000))

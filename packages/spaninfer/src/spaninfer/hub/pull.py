@@ -104,7 +104,13 @@ def pull(name: HubName, *, with_weights: bool = True) -> Path:
 
 def _hub() -> str:
     """Return the address of the hub: HF_ENDPOINT, as it is now."""
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+    if not hub.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"HF_ENDPOINT is {hub!r}, which is no address of a hub; set it to one that begins with "
+            "https:// or http://, or unset it"
+        )
+    return hub
 
 
 def _sizes(api: HfApi, name: HubName) -> Mapping[str, int]:
@@ -178,7 +184,7 @@ def _sentence(name: HubName, error: Exception) -> str:
                 f"the disk of {cache_folder()} is full; complete files of {name} are kept: make "
                 "room and repeat the command"
             )
-        case PermissionError():
+        case OSError() if error.filename is not None:  # of a file here, not of a connection
             return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
     said = " ".join(str(error).split())[:300]
     if isinstance(error, OSError) or "Connect" in type(error).__name__:
