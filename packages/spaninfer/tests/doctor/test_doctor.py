@@ -55,6 +55,15 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path):
     assert str(tmp_path / "a" / "b") in found.seen
 
 
+def test_a_folder_below_a_file_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    found = check_folder("models", tmp_path / "file" / "hub", "HF_HOME")
+
+    assert found.verdict is Verdict.NOTE
+    assert found.seen == f"{tmp_path / 'file' / 'hub'} cannot be written"
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder that nobody can write is Linux's")
 def test_a_folder_that_cannot_be_written_names_the_variable():
     found = check_folder("models", Path("/proc/none"), "HF_HOME")

@@ -31,7 +31,7 @@ def check_folder(what: str, folder: Path, variable: str) -> Finding:
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    if not os.access(there, os.W_OK):
+    if not there.is_dir() or not os.access(there, os.W_OK):
         way_out = f"set {variable} to a folder that can be written"
         return Finding(what, f"{folder} cannot be written", Verdict.NOTE, way_out)
     free = shutil.disk_usage(there).free
