@@ -267,6 +267,47 @@ def test_a_request_whose_end_can_be_read_in_two_ways_carries_no_second_one(live,
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
 
 
+def test_no_other_protocol_is_switched_to(live):
+    server = live()
+    websocket = ("Upgrade: websocket", "Sec-WebSocket-Key: x", "Sec-WebSocket-Version: 13")
+    for lines in (websocket, ("Upgrade: h2c", "HTTP2-Settings: AAMAAABk")):
+        with connected(server.address) as connection:
+            connection.sendall(head("GET", "/v1/realtime", "Connection: Upgrade", *lines))
+
+            assert answer_of(connection)[0] == 404
+    with connected(server.address) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+
+        assert is_closed_by_server(connection)
+
+
+DEEP = 60_000
+UNREADABLE = [
+    b"[" * DEEP, b'{"prompt":' * DEEP, b'{"prompt": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+    b'{"prompt": "x", "seed": ' + b"9" * 100_000 + b"}",
+    b'{"prompt": "x", "seed": -' + b"9" * 4_301 + b"}",
+    b'{"prompt": "x", "temperature": 1' + b"0" * 400 + b"}",
+    b'{"prompt": "x", "max_tokens": 1e999999}',
+    *(b'{"prompt": "x", "%b": "\\ud800"}' % each for each in (b"user", b"model", b"cache_salt")),
+    b'{"prompt": "\\udc00\\ud800"}', b'{"prompt": "\xed\xa0\x80"}', b'{"\\ud800": 1}',
+    b'{"prompt": "x"} {"prompt": "y"}', b'\xef\xbb\xbf{"prompt": "x"}',
+    '{"prompt": "x"}'.encode("utf-16"), b'{"prompt": "x",}', b"{'prompt': 'x'}",
+]  # fmt: skip
+
+
+def test_json_that_breaks_parsers_is_refused_on_a_connection_that_goes_on(live):
+    server = live()
+    with closing(http.client.HTTPConnection(*server.address, timeout=120)) as connection:
+        for body in [*UNREADABLE, b'{"prompt": "x", "max_tokens": 9, "max_tokens": 1}']:
+            kind = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", body, kind)
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+
+            assert answer.status == (400 if body in UNREADABLE else 200), body[:80]
+    assert said["usage"]["completion_tokens"] == 1  # the last of two of a name counts
+
+
 def test_the_host_of_an_absolute_target_counts_and_not_the_header(live):
     server = live()
     with connected(server.address) as connection:

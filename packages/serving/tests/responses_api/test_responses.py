@@ -100,6 +100,29 @@ def test_a_stream_builds_what_a_whole_response_is(responding):
         assert text == (item.arguments if item.type == "function_call" else item.content[0].text)
 
 
+def test_the_tokens_of_a_prompt_are_counted_as_a_response_counts_them(responding):
+    with responding("It is sunny.") as client_of:
+        client = client_of()
+        first = respond(client, tools=TOOLS, instructions="Be short.")
+        counted = client.responses.input_tokens.count(
+            model="tiny", input="What is the weather in Paris?", tools=TOOLS,
+            instructions="Be short.",
+        )  # fmt: skip
+        going_on = respond(client, "And now?", previous_response_id=first.id)
+        counted_on = client.responses.input_tokens.count(
+            input="And now?", previous_response_id=first.id
+        )
+        with pytest.raises(openai.NotFoundError):
+            client_of().responses.input_tokens.count(input="x", previous_response_id="resp_no")
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.retrieve(first.id, stream=True)
+
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == first.usage.input_tokens
+    assert counted_on.input_tokens == going_on.usage.input_tokens
+    assert caught.value.param == "stream"
+
+
 @pytest.mark.slow
 def test_a_conversation_goes_on_from_a_kept_response(responding):
     with responding(BOTH) as client_of:

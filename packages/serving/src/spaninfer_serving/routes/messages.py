@@ -11,14 +11,12 @@ from spaninfer_engine import Placement
 
 from spaninfer_serving.http.typed_events import TypedEvents
 from spaninfer_serving.ids import new_hex
-from spaninfer_serving.jobs.service import Service
 from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.messages_api.answer import message_events, message_of
 from spaninfer_serving.messages_api.envelope import error_body
 from spaninfer_serving.messages_api.request import chat_of
 from spaninfer_serving.openapi import answers_to
-from spaninfer_serving.requests.parse_pool import Check
-from spaninfer_serving.routes.respond import AskedChat, ask, read_chat, started, streamed, whole
+from spaninfer_serving.routes.respond import ask, count_prompt, read_chat, started, streamed, whole
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.messages import (
     CountRequest,
@@ -58,15 +56,8 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> TokenCount:
     """Say how many tokens the prompt of a message has."""
     _check_version(request)
-    _, _, counted = await read_chat(request, CountRequest, _chat_of, _count)
-    return counted
-
-
-def _count(service: Service, asked: AskedChat, check: Check) -> TokenCount:
-    chat = asked.translated.chat
-    service.named(chat.model)
-    ids, _ = service.chat_ids(chat, asked.media, check)
-    return TokenCount(input_tokens=len(ids))
+    _, _, num_tokens = await read_chat(request, CountRequest, _chat_of, count_prompt)
+    return TokenCount(input_tokens=num_tokens)
 
 
 def _chat_of(body: MessagesRequest | CountRequest, _: Placement) -> TranslatedChat:

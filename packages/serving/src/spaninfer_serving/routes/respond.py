@@ -166,6 +166,14 @@ def ask(service: Service, asked: AskedChat, check: Check) -> GenerationJob:
     return translated.renamed(job)
 
 
+def count_prompt(service: Service, asked: AskedChat, check: Check) -> int:
+    """Return how many tokens the prompt of a chat has; raises as `Service.chat_ids` does."""
+    chat = asked.translated.chat
+    service.named(chat.model)
+    ids, _ = service.chat_ids(chat, asked.media, check)
+    return len(ids)
+
+
 async def started(
     request: Request, asked: GenerationJob, *, is_streamed: bool
 ) -> AsyncIterator[tuple[int, Output]]:

@@ -1,7 +1,8 @@
-"""POST /v1/responses, and GET and DELETE of those that are kept."""
+"""POST /v1/responses and /v1/responses/input_tokens; GET and DELETE of those that are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,19 @@ from spaninfer_serving.routes.respond import (
     Recall,
     ask,
     caller_of,
+    count_prompt,
     read_chat,
     started,
     streamed,
     whole,
 )
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.responses import DeletedResponse, ResponseObject, ResponsesRequest
+from spaninfer_serving.wire.responses import (
+    DeletedResponse,
+    InputTokens,
+    ResponseObject,
+    ResponsesRequest,
+)
 
 router = APIRouter()
 
@@ -39,15 +46,9 @@ EVENTS = "Events named after their type, from response.created to response.compl
 )
 async def create_response(request: Request) -> Response:
     """Continue a conversation that is given as items, or kept from before."""
-    service = service_of(request)
-    responses = ResponseService(service)
+    responses = ResponseService(service_of(request))
     request.state.prompt_param = "input"
-
-    def recall(body: ResponsesRequest, placement: Placement) -> Recall | None:
-        if body.previous_response_id is None:
-            return None
-        return partial(responses.recall, body, placement)
-
+    recall = _recall(responses)
     body, asked, generation = await read_chat(request, ResponsesRequest, _alone, ask, recall)
     job = responses.begun(body, asked.translated.chat, generation)
     outputs = await started(request, generation, is_streamed=body.stream)
@@ -58,9 +59,22 @@ async def create_response(request: Request) -> Response:
     return await whole(request, lambda: responses.whole(job, outputs))
 
 
+@router.post("/v1/responses/input_tokens", openapi_extra=answers_to(ResponsesRequest, InputTokens))
+async def count_input_tokens(request: Request) -> InputTokens:
+    """Say how many tokens the prompt of a response has."""
+    request.state.prompt_param = "input"
+    recall = _recall(ResponseService(service_of(request)))
+    _, _, num_tokens = await read_chat(request, ResponsesRequest, _alone, count_prompt, recall)
+    return InputTokens(input_tokens=num_tokens)
+
+
 @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
 async def kept_response(response_id: str, request: Request) -> Response:
     """Return a response that is kept."""
+    for name in ("stream", "starting_after", "include", "include[]"):
+        if request.query_params.get(name, "false") != "false":
+            says = f"{name} is not supported by this server"
+            raise Problem(400, says, param=name, code="unsupported_parameter")
     account = caller_of(request).client.account
     stored = await service_of(request).client.kept_response(account, response_id)
     return Response(stored.json, media_type="application/json")
@@ -72,6 +86,19 @@ async def delete_response(response_id: str, request: Request) -> DeletedResponse
     account = caller_of(request).client.account
     await service_of(request).client.forget_response(account, response_id)
     return DeletedResponse(id=response_id)
+
+
+def _recall(
+    responses: ResponseService,
+) -> Callable[[ResponsesRequest, Placement], Recall | None]:
+    """Return what says how a request finds the response that it goes on from, if it does."""
+
+    def recall(body: ResponsesRequest, placement: Placement) -> Recall | None:
+        if body.previous_response_id is None:
+            return None
+        return partial(responses.recall, body, placement)
+
+    return recall
 
 
 def _alone(body: ResponsesRequest, _: Placement) -> TranslatedChat:

@@ -188,6 +188,13 @@ class ResponseObject(BaseModel):
     usage: ResponseUsage | None = None
 
 
+class InputTokens(BaseModel):
+    """The answer to POST /v1/responses/input_tokens: the number of tokens of a prompt."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class DeletedResponse(BaseModel):
     """The answer to DELETE /v1/responses/{id}."""
 
