@@ -90,6 +90,6 @@ def test_the_list_of_models_and_an_error_are_of_the_client_s_types(scripted):
         refusal = client.post("/v1/completions", json={"prompt": 5}).json()["error"]
         other = client.post("/v1/messages", json={"messages": 5}).json()
 
-    assert refused_fields(Model, model) == []
+    assert refused_fields(Model, model) == refused_fields(anthropic.ModelInfo, model) == []
     assert refused_fields(ErrorObject, refusal) == []
     assert refused_fields(anthropic.ErrorResponse, other) == []

@@ -26,7 +26,9 @@ def test_every_name_is_listed_the_first_first(named):
     listed = named.get("/v1/models").json()["data"]
 
     assert [each["id"] for each in listed] == list(NAMES)
-    assert all(each | {"id": ""} == listed[0] | {"id": ""} for each in listed)
+    assert [each["display_name"] for each in listed] == list(NAMES)
+    nameless = {"id": "", "display_name": ""}
+    assert all(each | nameless == listed[0] | nameless for each in listed)
     for name in NAMES:
         assert named.get(f"/v1/models/{name}").json()["id"] == name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request
 from spaninfer_engine import EngineError
@@ -47,7 +48,9 @@ async def model_info(request: Request) -> ModelInfo:
 def _model(service: Service, name: str) -> Model:
     return Model(
         id=name,
+        display_name=name,
         created=service.created_s,
+        created_at=datetime.fromtimestamp(service.created_s, UTC),
         max_model_len=service.engine.context,
         input_modalities=_modalities(service.engine),
         supports_tools=service.traits.takes_tools and service.traits.dialect is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel
@@ -10,11 +11,15 @@ Modality: TypeAlias = Literal["text", "image", "video", "audio"]
 
 
 class Model(BaseModel):
-    """One served model."""
+    """One served model, in OpenAI's and Anthropic's forms at once."""
 
     id: str
     object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
+    display_name: str  # the id
     created: int
+    created_at: datetime  # the same
+    lifecycle: Literal["active"] = "active"
     owned_by: str = "spaninfer"
     max_model_len: int
     input_modalities: list[Modality]
