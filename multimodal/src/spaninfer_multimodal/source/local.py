@@ -24,7 +24,7 @@ def read_file(url: str, folder: Path, max_bytes: int) -> bytes:
     resolved = _resolved(path)
     if root is None or resolved is None or root not in resolved.parents:
         # one message for both, so that it does not reveal what exists elsewhere
-        raise Forbidden(f"{str(path)!r} is no file below the folder that is allowed")
+        raise Forbidden(f"{str(path)!r} is not a file below the allowed folder")
     descriptor = _open_below(root, resolved.relative_to(root))
     try:
         found = os.fstat(descriptor)

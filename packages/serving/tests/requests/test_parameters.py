@@ -64,7 +64,7 @@ def test_best_of_may_be_what_is_returned_anyway():
 
 @pytest.mark.parametrize(("n", "best_of"), [(None, 2), (2, 3), (2, 1), (2, 0)])
 def test_best_of_that_would_leave_choices_out_is_refused_by_name(n, best_of):
-    with pytest.raises(Problem, match=f"best_of is {best_of}.*as many as n") as caught:
+    with pytest.raises(Problem, match=f"best_of is {best_of}.*must equal n") as caught:
         sampling_of(completion(n=n, best_of=best_of), DEFAULTS)
 
     assert (caught.value.param, caught.value.code) == ("best_of", "unsupported_parameter")

@@ -120,7 +120,7 @@ def _check_count(found: Counter[MediaKind], waiting: Mapping[MediaKind, Sequence
         if found[kind] != len(runs):
             raise TemplateError(
                 f"the chat template wrote {found[kind]} placeholders of kind {kind} for "
-                f"{len(runs)}: it drops or repeats parts; give one that writes each once, with "
+                f"{len(runs)}: it drops or repeats parts; pass one that writes each once with "
                 "--chat-template FILE"
             )
 
@@ -133,8 +133,8 @@ def _check_marks(
     for first, count in (run for runs in places for run in runs if marks is not None):
         if first < 0 or marks != tuple(ids[first : first + count : count - 1]):
             raise TemplateError(
-                "the chat template writes a placeholder without the tokens that begin and end its "
-                "medium around it; give one that does, with --chat-template FILE"
+                "the chat template writes a placeholder without the tokens that begin and end a "
+                "medium; pass one that writes them with --chat-template FILE"
             )
 
 

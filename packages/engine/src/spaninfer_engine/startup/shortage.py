@@ -17,7 +17,7 @@ def shortage_named() -> Iterator[None]:
         yield
     except MemoryError as short:
         raise ConfigError(
-            f"memory ran out while the model was loaded ({short or 'the system says no more'}); "
+            f"memory ran out while the model was loading ({short or 'no details'}); "
             f"{gib(available_bytes())} are left: lower --memory or --max-len, quantize weights, or "
             "raise the limit of this process (ulimit -v, the container's)"
         ) from short

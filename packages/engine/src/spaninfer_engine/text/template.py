@@ -133,8 +133,8 @@ class ChatTemplate:
     def _choose(self, has_tools: bool) -> str:
         if not self._sources:
             raise TemplateError(
-                f"{self._origin} has no chat template, so it cannot chat: have it continue texts "
-                "(`spaninfer generate`, /v1/completions), or give one with --chat-template FILE"
+                f"{self._origin} has no chat template, so it cannot chat; use it to complete texts "
+                "(`spaninfer generate`, /v1/completions), or pass one with --chat-template FILE"
             )
         if has_tools and "tool_use" in self._sources:
             return "tool_use"

@@ -115,8 +115,8 @@ class Tokenizer:
         pair = self._frame.pair
         if pair is None:
             raise InvalidPrompt(
-                "this model's tokenizer does not say what stands between the texts of a pair; "
-                "give it a tokenizer.json whose post-processor does"
+                "this model's tokenizer does not define what separates the texts of a pair; add a "
+                "tokenizer.json whose post-processor does"
             )
         one, two = (self.encode(text, add_special=False) for text in (first, second))
         if limit is not None:

@@ -88,7 +88,9 @@ def test_a_pooling_that_is_not_built_is_refused_with_its_name(tmp_path: Path, sa
 def test_modules_that_are_not_built_are_refused_with_their_names(tmp_path: Path) -> None:
     write(tmp_path, {}, types="Transformer Pooling Normalize Dense")
 
-    with pytest.raises(NotBuilt, match="lists Transformer, Pooling, Normalize, Dense; built is"):
+    with pytest.raises(
+        NotBuilt, match="lists Transformer, Pooling, Normalize, Dense; supported are"
+    ):
         read_sentence_settings(tmp_path)
 
 

@@ -47,8 +47,8 @@ def _check(param: str, what: str, count: int, most: int = MAX_ENTRIES) -> None:
     if count > most:
         raise Problem(
             400,
-            f"{param} would repeat {what}; at most {most}; lower n, ask for less of each token, "
-            "or send shorter prompts, in several requests",
+            f"{param} would repeat {what}; allowed are at most {most}; lower n or the number of "
+            "log-probabilities, or send the prompts in several requests",
             param=param,
             code="echo_too_large",
         )

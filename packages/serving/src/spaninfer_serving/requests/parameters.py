@@ -96,8 +96,8 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
     if body.best_of not in (None, sampling.n):
         raise Problem(
             400,
-            f"best_of is {body.best_of}; this server returns every choice that it "
-            f"samples, so allowed is {sampling.n}, as many as n",
+            f"best_of is {body.best_of}; this server returns every choice that it samples, so "
+            f"best_of must equal n ({sampling.n})",
             param="best_of",
             code="unsupported_parameter",
         )
@@ -167,8 +167,8 @@ def _echoed(logprobs: int, prompt_logprobs: int | None) -> int:
     if prompt_logprobs not in (None, logprobs):
         raise Problem(
             400,
-            f"prompt_logprobs is {prompt_logprobs}; beside echo with logprobs = "
-            f"{logprobs}, which reports the prompt too, it must be the same; or omit it",
+            f"prompt_logprobs is {prompt_logprobs}; with echo and logprobs = {logprobs}, which "
+            "report the prompt too, it must be equal to logprobs or omitted",
             param="prompt_logprobs",
         )
     return logprobs

@@ -97,8 +97,8 @@ def _check_order(file: Path, kinds: Sequence[str]) -> None:
     if kinds == SCORED or (first == ["Transformer", "Pooling"] and fits):
         return
     raise NotBuilt(
-        f"{file} lists {', '.join(kinds) or 'nothing'}; built is Transformer, Pooling, then any "
-        "number of Dense, and Normalize behind them, or Transformer and LogitScore"
+        f"{file} lists {', '.join(kinds) or 'nothing'}; supported are Transformer, Pooling, then "
+        "any number of Dense and at most one Normalize; or Transformer and LogitScore"
     )
 
 

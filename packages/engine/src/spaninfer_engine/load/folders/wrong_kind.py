@@ -27,12 +27,13 @@ def refuse_stand_ins(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_symlink() and not path.exists():
             raise CheckpointError(
-                f"{path} is a link to {path.readlink()}, which is not there; the download was not "
-                "finished or its cache was cleared; fetch the model again: `hf download ORG/NAME`"
+                f"{path} is a link to {path.readlink()}, which does not exist: the download was "
+                "not finished, or its cache was cleared; fetch the model again with `hf download "
+                "ORG/NAME`"
             )
         if not path.is_file():
             raise CheckpointError(
-                f"{path} is no file but a pipe, a socket or a device; put the model's file there"
+                f"{path} is a pipe, a socket or a device, not a file; put the model's file there"
             )
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING).lstrip()
@@ -43,9 +44,8 @@ def refuse_stand_ins(paths: Iterable[Path]) -> None:
             )
         if beginning.lower().startswith(_PAGES):
             raise CheckpointError(
-                f"{path} is a web page, not the file that its name says: an answer to a download "
-                "that needs a login or another address; fetch it again with "
-                "`hf download ORG/NAME`"
+                f"{path} is a web page, saved in place of the file: the download needed a login or "
+                "another address; fetch it again with `hf download ORG/NAME`"
             )
 
 
