@@ -17,7 +17,6 @@ from spaninfer_engine import Engine, EngineConfig, EngineState, StepTimeout, Wei
 from spaninfer_engine.tools import Parts, TensorError, build
 from spaninfer_engine.tools import convert as convert_weights
 from spaninfer_engine.tools import tune as tune_kernels
-from spaninfer_serving import Settings
 from spaninfer_serving.tools import hash_of, traits_of
 
 from spaninfer import hub, options, serve_options, show
@@ -28,8 +27,9 @@ from spaninfer.fit import PlannedFor, Wanted, planned
 from spaninfer.grouped import spread
 from spaninfer.loading import loading
 from spaninfer.mistyped import Commands
+from spaninfer.option_groups import Completion, Compute, Deployment, Quantisation, Sampling
 from spaninfer.spec_commands import app as spec_app
-from spaninfer.threads import described_processes, keep_to, num_api_servers
+from spaninfer.threads import described_processes, keep_to
 
 CLOSE_S = 5.0  # for a step or weights under way when a server has drained; then they hang
 
@@ -58,10 +58,10 @@ app.add_typer(spec_app, name="spec")
 app.add_typer(bench_app, name="bench")
 
 
-def _loaded(config: EngineConfig, threads: int | None) -> Parts:
-    """Load a model, showing how far it has come."""
-    if threads is not None:
-        keep_to(threads)
+def _loaded(config: EngineConfig, deployment: Deployment | None = None) -> Parts:
+    """Load a model where it is deployed, or where this process is, showing how far it has come."""
+    if deployment is not None:
+        deployment.keep_to_threads()
     config = replace(config, model=hub.locate_or_pull(str(config.model)))
     with loading() as bar:
         return build(config, bar)
@@ -88,61 +88,14 @@ def serve(
     context: typer.Context,
     model: options.Model = "demo",
     *,
-    listening: serve_options.Listening,
-    api_server_count: options.ApiServerCount = None,
-    served_model_name: options.ServedNames = None,
-    access: serve_options.Access,
-    answering: serve_options.Answering,
-    media: serve_options.MediaSources,
-    telemetry: serve_options.Telemetry,
-    weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
-    tiers: options.Tiers,
-    max_running: options.MaxRunning = 256,
-    step_tokens: options.StepTokens = None,
-    max_waiting: options.MaxWaiting = 4096,
-    step_timeout: options.StepTimeout = 300.0,
-    no_prefix_cache: options.NoPrefixCache = False,
-    graphs: options.Graphs = None,
-    tune: options.Tune = None,
-    batch_invariant: options.BatchInvariant = False,
-    spec: options.Spec = None,
-    chat_template: options.ChatTemplate = None,
+    server: serve_options.Server,
+    engine: serve_options.ServedEngine,
 ) -> None:
     """Serve a model to OpenAI clients, with a playground at the same address."""
-    names = served_model_name or []
     with show.errors_as_sentences():
-        settings = Settings(
-            further_names=tuple(names[1:]),
-            **listening.asked,
-            **access.asked,
-            **answering.asked,
-            **media.asked,
-            **telemetry.asked,
-            api_servers=num_api_servers(api_server_count, threads),
-        )
-        config = EngineConfig(
-            model=model,
-            weights=weights,
-            served_name=next(iter(names), None),
-            **compute.asked,
-            **cache.asked,
-            **tiers.asked,
-            max_running=max_running,
-            step_tokens=step_tokens,
-            max_waiting=max_waiting,
-            step_timeout_s=step_timeout,
-            prefix_cache=not no_prefix_cache,
-            graphs=graphs,
-            tune=tune,
-            batch_invariant=batch_invariant,
-            spec=spec,
-            chat_template=chat_template,
-        )
-        if threads is not None:
-            keep_to(threads)  # before the first process is started
+        settings = server.settings(engine.deployment.threads)
+        config = engine.config(model, server.names)
+        engine.deployment.keep_to_threads()  # before the first process is started
         # FastAPI with it: as much as all other commands take
         from spaninfer_serving import Supervised, api_server_processes, bind
         from spaninfer_serving import serve as serve_until_signal
@@ -153,19 +106,18 @@ def serve(
         with (
             (bind if supervised is None else supervised.bind)(settings) as listener,
             api_server_processes(settings, listener) as processes,
-            _ended(Engine(_loaded(config, None))) as engine,
+            _ended(Engine(_loaded(config))) as running,
         ):
-            resolved = engine.resolved
-            show.decisions(resolved)
-            show.note(traits_of(engine.template, engine.tokenizer, settings.tool_parser).summary)
+            show.decisions(running.resolved)
+            show.note(traits_of(running.template, running.tokenizer, settings.tool_parser).summary)
             show.note(described_processes(settings.api_servers))
 
             def ready(url: str) -> None:
-                show.addresses(url, engine=engine, settings=settings)
+                show.addresses(url, engine=running, settings=settings)
                 if supervised is not None:
                     supervised.note_ready()
 
-            serve_until_signal(engine, settings, ready, listener, processes)
+            serve_until_signal(running, settings, ready, listener, processes)
 
 
 @contextmanager
@@ -190,21 +142,17 @@ def generate(
     model: options.Model,
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
     *,
-    max_tokens: options.MaxTokens = 128,
-    draws: options.Draws,
-    form: options.AnswerForm,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    sampling: Completion,
+    deployment: Deployment,
     tune: options.Tune = None,
     spec: options.Spec = None,
 ) -> None:
     """Complete a prompt, printing the text as it comes."""
     text = sys.stdin.read() if prompt == "-" else prompt
-    config = EngineConfig(model=model, **compute.asked, **cache.asked, tune=tune, spec=spec)
-    with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
-        sampling = draws.over(engine, max_tokens, form.read())
-        _, queue = engine.start_request(text, sampling)
+    config = EngineConfig(model=model, **deployment.asked, tune=tune, spec=spec)
+    with show.errors_as_sentences(), Engine(_loaded(config, deployment)) as engine:
+        asked = sampling.over(engine, sampling.form.read())
+        _, queue = engine.start_request(text, asked)
         typer.echo(text, nl=False)
         try:
             for output in queue:
@@ -221,21 +169,15 @@ def chat(
     model: options.Model = "demo",
     *,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
-    max_tokens: options.MaxTokens = None,
-    draws: options.Draws,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    sampling: Sampling,
+    deployment: Deployment,
     spec: options.Spec = None,
     chat_template: options.ChatTemplate = None,
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C stops an answer, /bye or Ctrl-D ends the chat."""
-    config = EngineConfig(
-        model=model, **compute.asked, **cache.asked, spec=spec, chat_template=chat_template
-    )
-    with show.errors_as_sentences(), Engine(_loaded(config, threads)) as engine:
-        sampling = draws.over(engine, max_tokens)
-        Chat(engine, sampling, system).run()
+    config = EngineConfig(model=model, **deployment.asked, spec=spec, chat_template=chat_template)
+    with show.errors_as_sentences(), Engine(_loaded(config, deployment)) as engine:
+        Chat(engine, sampling.over(engine), system).run()
 
 
 @app.command()
@@ -246,18 +188,16 @@ def info(
     program: Annotated[
         bool, typer.Option("--program", help="Also list the operations of a step.")
     ] = False,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
     batch_invariant: options.BatchInvariant = False,
     spec: options.Spec = None,
 ) -> None:
     """Print a model's sizes, what its weights take, and what fits beside them on this machine."""
     config = EngineConfig(
-        model=model, **compute.asked, **cache.asked, batch_invariant=batch_invariant, spec=spec
+        model=model, **deployment.asked, batch_invariant=batch_invariant, spec=spec
     )
     with show.errors_as_sentences():
-        parts = _loaded(config, threads)
+        parts = _loaded(config, deployment)
         show.model(parts)
         if program:
             typer.echo(parts.listing)
@@ -275,7 +215,7 @@ def fit(
     max_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens of prompt and answer of each request.")
     ] = None,
-    compute: options.Compute,
+    compute: Compute,
     spec: options.Spec = None,
 ) -> None:
     """Say whether a model fits, and how many requests of which length fit beside its weights.
@@ -292,6 +232,7 @@ def fit(
 
 
 @app.command()
+@spread
 def convert(
     model: Annotated[
         str,
@@ -299,8 +240,7 @@ def convert(
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write: new, or empty.")],
     *,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroupOption = None,
+    quantisation: Quantisation,
     report: Annotated[
         bool, typer.Option("--report", help="Print the quantisation error of every tensor.")
     ] = False,
@@ -317,8 +257,7 @@ def convert(
             folder = convert_weights(
                 found,
                 out,
-                quantize=quantize,
-                quantize_group=options.GROUPS[quantize_group],
+                **quantisation.asked,
                 spec=spec,
                 progress=bar,
                 report=errors.append,
@@ -328,11 +267,11 @@ def convert(
 
 
 @app.command()
+@spread
 def tune(
     model: options.Model = "demo",
     *,
-    quantize: options.QuantizeOption = None,
-    quantize_group: options.QuantizeGroupOption = None,
+    quantisation: Quantisation,
     threads: options.Threads = None,
     spec: options.Spec = None,
 ) -> None:
@@ -343,8 +282,7 @@ def tune(
         config = EngineConfig(
             model=hub.locate_or_pull(model),
             backend="cpu",
-            quantize=quantize,
-            quantize_group=options.GROUPS[quantize_group],
+            **quantisation.asked,
             tune=True,
             spec=spec,
         )

@@ -1,11 +1,12 @@
 """Options that several commands share, as one parameter of each.
 
 Typer makes an option of every parameter of a function, by its name, annotation and default. What
-commands share is a dataclass here, and a command that takes one is `spread` before Typer sees it:
+commands share is a dataclass (`option_groups`), whose fields may be groups in turn, and a command
+that takes one is `spread` before Typer sees it:
 
     @app.command()
     @spread
-    def info(model: options.Model = "demo", *, compute: options.Compute) -> None: ...
+    def info(model: options.Model = "demo", *, deployment: Deployment) -> None: ...
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ def spread(command: Command) -> Command:
     }
 
     def flat(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+        made = {name: _made(group, given) for name, group in groups.items()}
+        command(**given, **made)
 
     parameters = [
         each
@@ -44,12 +44,25 @@ def spread(command: Command) -> Command:
 
 
 def _parameters_of(group: Any) -> Iterator[Parameter]:
-    """Yield a parameter per field of a dataclass; all of them have defaults."""
+    """Yield a parameter per option of a group and of the groups in it; all have defaults."""
     kinds = get_type_hints(group, include_extras=True)
     for field in fields(group):
-        yield Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=kinds[field.name],
-        )
+        kind = kinds[field.name]
+        if is_dataclass(kind):
+            yield from _parameters_of(kind)
+        else:
+            yield Parameter(
+                field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=kind
+            )
+
+
+def _made(group: Any, given: dict[str, Any]) -> Any:
+    """Return a group of its options' values, which are taken out of `given`."""
+    kinds = get_type_hints(group)
+    values = {
+        field.name: _made(kinds[field.name], given)
+        if is_dataclass(kinds[field.name])
+        else given.pop(field.name)
+        for field in fields(group)
+    }
+    return group(**values)

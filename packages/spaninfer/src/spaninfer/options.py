@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
-from spaninfer_engine import ConfigError, Engine, SamplingParams, StructuredOutput
 from spaninfer_engine.tools import (
     CPU,
     CUDA,
@@ -17,11 +14,8 @@ from spaninfer_engine.tools import (
     DType,
     KVDType,
     Quantize,
-    QuantizeGroup,
     Weights,
 )
-
-from spaninfer import show
 
 
 def _engine(text: str, *names: str, metavar: str | None = None) -> Any:
@@ -202,128 +196,9 @@ JsonSchemaFile = Annotated[
 ]
 Regex = Annotated[str | None, _sampling("A regular expression that the whole answer matches.")]
 
-
-GROUPS: Mapping[GroupName | None, QuantizeGroup | None] = {
-    None: None, "32": 32, "64": 64, "128": 128, "row": "row"
-}  # fmt: skip
-
-
 WhichWeights = Annotated[
     Weights,
     typer.Option(
         help="dummy: random weights, for measurements; the folder needs config.json only."
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Backend, device and dtypes: fields of EngineConfig."""
-
-    backend: BackendOption = None
-    device: Device = None
-    dtype: DTypeOption = None
-    kv_dtype: KVDTypeOption = None
-    quantize: QuantizeOption = None
-    quantize_group: QuantizeGroupOption = None
-    keep_head: KeepHead = False
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """Fields of EngineConfig."""
-        return asdict(self) | {"quantize_group": GROUPS[self.quantize_group]}
-
-
-def as_arguments(asked: Mapping[str, Any]) -> list[str]:
-    """Return options as a command line has them; None and False are left out.
-
-    >>> as_arguments({"backend": "cpu", "kv_dtype": None, "quantize_group": 32, "keep_head": True})
-    ['--backend=cpu', '--quantize-group=32', '--keep-head']
-    """
-    given = {
-        f"--{name.replace('_', '-')}": value
-        for name, value in asked.items()
-        if value is not None and value is not False
-    }
-    return [name if value is True else f"{name}={value}" for name, value in given.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """Size of the KV cache."""
-
-    max_len: MaxLen = None
-    memory: Memory = None
-    encoder_memory: EncoderMemory = None
-    span_len: SpanLen = None
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """Fields of EngineConfig."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Tiers:
-    """The tiers that keep prefixes after they leave the KV cache."""
-
-    kv_offload: KVOffloadSize = None
-    kv_disk: KVDisk = None
-    kv_disk_size: KVDiskSize = None
-    kv_ttl_s: KVTtl = None
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """Fields of EngineConfig."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """Sampling parameters."""
-
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
-    seed: Seed = None
-
-    def over(
-        self, engine: Engine, max_tokens: int | None, form: StructuredOutput | None = None
-    ) -> SamplingParams:
-        """Return a model's defaults with what was given on the command line on top.
-
-        Warns where an answer cannot become as long as that.
-        """
-        if max_tokens is not None and max_tokens > engine.context:
-            show.warning(
-                f"--max-tokens is {max_tokens}, but the context has {engine.context} "
-                "tokens for prompt and answer together: longer answers are cut there"
-            )
-        given = asdict(self) | {"max_tokens": max_tokens, "structured": form}
-        return replace(
-            engine.default_sampling, **{n: value for n, value in given.items() if value is not None}
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerForm:
-    """The constraint on an answer's form."""
-
-    json_schema: JsonSchemaFile = None
-    regex: Regex = None
-
-    def read(self) -> StructuredOutput | None:
-        """Return the form; None for any. ConfigError where its file cannot be read."""
-        if self.json_schema is None and self.regex is None:
-            return None
-        schema = None if self.json_schema is None else _text_of(self.json_schema)
-        return StructuredOutput(json_schema=schema, regex=self.regex)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as reason:
-        raise ConfigError(f"{path} cannot be read: {reason.strerror}") from reason
-    except UnicodeDecodeError as reason:
-        raise ConfigError(f"{path} is not text in UTF-8: {reason}") from reason

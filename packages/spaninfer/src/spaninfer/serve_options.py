@@ -1,4 +1,4 @@
-"""The options of `serve` beside those of the engine: groups of fields of the server's Settings."""
+"""The options of `serve`: of the server, and of the engine behind it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from spaninfer_engine import EngineConfig
 from spaninfer_engine.tools import parse_bytes
+from spaninfer_serving import Settings
 from spaninfer_serving.tools import read_admin_file, read_key_file
+
+from spaninfer import options
+from spaninfer.option_groups import Deployment, Steps, Tiers
+from spaninfer.threads import num_api_servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +214,82 @@ class Telemetry:
             "profile_dir": self.profile_dir,
             "max_stored_responses": self.max_stored_responses,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The server in front of an engine."""
+
+    listening: Listening
+    api_server_count: options.ApiServerCount = None
+    served_model_name: options.ServedNames = None
+    access: Access
+    answering: Answering
+    media: MediaSources
+    telemetry: Telemetry
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the model for clients, the engine's own first; empty: the folder's name."""
+        return self.served_model_name or []
+
+    def settings(self, threads: int | None) -> Settings:
+        """Return the settings of a server that keeps to so many CPUs; ConfigError for bad ones."""
+        return Settings(
+            further_names=tuple(self.names[1:]),
+            **self.listening.asked,
+            **self.access.asked,
+            **self.answering.asked,
+            **self.media.asked,
+            **self.telemetry.asked,
+            api_servers=num_api_servers(self.api_server_count, threads),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How many requests run and wait, how long a step may take, and what requests share."""
+
+    max_running: options.MaxRunning = 256
+    max_waiting: options.MaxWaiting = 4096
+    step_timeout: options.StepTimeout = 300.0
+    no_prefix_cache: options.NoPrefixCache = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Fields of EngineConfig."""
+        return {
+            "max_running": self.max_running,
+            "max_waiting": self.max_waiting,
+            "step_timeout_s": self.step_timeout,
+            "prefix_cache": not self.no_prefix_cache,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedEngine:
+    """The engine behind a server."""
+
+    weights: options.WhichWeights = "checkpoint"
+    deployment: Deployment
+    tiers: Tiers
+    scheduling: Scheduling
+    steps: Steps
+    tune: options.Tune = None
+    spec: options.Spec = None
+    chat_template: options.ChatTemplate = None
+
+    def config(self, model: str, names: list[str]) -> EngineConfig:
+        """Return the configuration for a model that clients know by these names."""
+        return EngineConfig(
+            model=model,
+            weights=self.weights,
+            served_name=next(iter(names), None),
+            **self.deployment.asked,
+            **self.tiers.asked,
+            **self.scheduling.asked,
+            **self.steps.asked,
+            tune=self.tune,
+            spec=self.spec,
+            chat_template=self.chat_template,
+        )

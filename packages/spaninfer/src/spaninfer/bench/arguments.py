@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ from spaninfer_engine.tools import build
 
 from spaninfer.bench.shapes import SHAPES, folder_of, write_processor, write_tokenizer
 from spaninfer.loading import loading
-from spaninfer.threads import keep_to
+from spaninfer.option_groups import Deployment
 
 Model = Annotated[
     str,
@@ -22,15 +24,43 @@ Model = Annotated[
 ]
 Only = Annotated[str | None, typer.Option(help="Comma-separated names; default: all.")]
 Bars = Annotated[Path | None, typer.Option(help="A TOML file of targets, and of peers' results.")]
+Side = Annotated[
+    int, typer.Option(min=64, max=4096, help="Height and width of each image in pixels.")
+]
 Runs = Annotated[int, typer.Option(min=1, help="Repetitions of each measurement.")]
 
 
-def engine_on(threads: int | None, **asked: Any) -> Engine:
-    """Return an engine with these fields of EngineConfig, its progress shown while it loads."""
-    if threads is not None:
-        keep_to(threads)
+@dataclass(frozen=True, slots=True)
+class GgufFiles:
+    """GGUF files that engine and llama.cpp both read, instead of quantising while loading."""
+
+    files: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated types of GGUF files that engine and llama.cpp both read, "
+            "instead of quantising while loading: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, "
+            "IQ4_XS."
+        ),
+    ] = None
+    operators: Annotated[
+        bool,
+        typer.Option("--operators", help="With --files, also record where a step's time goes."),
+    ] = False
+
+    def types(self, known: tuple[str, ...]) -> Collection[str]:
+        """Return the types of files; ConfigError for one that is not known."""
+        if self.files is not None:
+            return chosen(self.files, known)
+        if self.operators:
+            raise ConfigError("--operators times engines that read GGUF files; add --files")
+        return ()
+
+
+def engine_on(deployment: Deployment, **asked: Any) -> Engine:
+    """Return an engine with these fields of EngineConfig too, showing how far it has loaded."""
+    deployment.keep_to_threads()
     with loading() as bar:
-        parts = build(EngineConfig(**asked), bar)
+        parts = build(EngineConfig(**deployment.asked, **asked), bar)
     return Engine(parts)
 
 

@@ -13,7 +13,16 @@ from spaninfer_engine.tools import BACKENDS, build, this_machine
 
 from spaninfer import options, show
 from spaninfer.bench import engine as engine_bench
-from spaninfer.bench.arguments import Bars, Model, Only, Runs, asked_of, chosen, engine_on
+from spaninfer.bench.arguments import (
+    Bars,
+    GgufFiles,
+    Model,
+    Only,
+    Runs,
+    asked_of,
+    chosen,
+    engine_on,
+)
 from spaninfer.bench.compare import compare
 from spaninfer.bench.kv_tiers import measure_kv_tiers
 from spaninfer.bench.media_commands import app as media_app
@@ -32,7 +41,7 @@ from spaninfer.bench.soak.attacks import ATTACKS
 from spaninfer.bench.soak.client import Target
 from spaninfer.bench.soak.faults import FAULTS
 from spaninfer.bench.soak.rounds import records, verdict
-from spaninfer.bench.soak.run import measure_soak
+from spaninfer.bench.soak.run import Timing, measure_soak
 from spaninfer.bench.startup import STARTUPS, measure_startup
 from spaninfer.bench.structured import measure_structured, schemas_in
 from spaninfer.bench.tables import print_comparison, print_records
@@ -40,6 +49,7 @@ from spaninfer.bench.targets import read_bars
 from spaninfer.bench.workloads import WORKLOADS
 from spaninfer.grouped import spread
 from spaninfer.loading import loading
+from spaninfer.option_groups import Compute, Deployment, Steps, as_arguments
 from spaninfer.threads import keep_to, num_api_servers
 
 app = typer.Typer(
@@ -59,12 +69,8 @@ def bench_engine(
     only: Only = None,
     runs: Runs = 3,
     weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
-    step_tokens: options.StepTokens = None,
-    graphs: options.Graphs = None,
-    batch_invariant: options.BatchInvariant = False,
+    deployment: Deployment,
+    steps: Steps,
 ) -> None:
     """Time decoding, first tokens, prefix hits, mixed load and start-up: ids in, ids out."""
     with show.errors_as_sentences(), ExitStack() as stack:
@@ -72,17 +78,13 @@ def bench_engine(
         asked: dict[str, Any] = {
             "weights": weights,
             **asked_of(model, stack),
-            **compute.asked,
-            **cache.asked,
-            "step_tokens": step_tokens,
-            "graphs": graphs,
-            "batch_invariant": batch_invariant,
+            **deployment.asked,
+            **steps.asked,
             "max_waiting": engine_bench.MAX_WAITING,
         }
-        if model in SHAPES and cache.max_len is None:
+        if model in SHAPES and deployment.cache.max_len is None:
             asked["max_len"] = _MAX_LEN
-        if threads is not None:
-            keep_to(threads)
+        deployment.keep_to_threads()
         if names & set(STARTUPS):  # before this process takes the GPU's memory
             for record in measure_startup(asked, runs, show.note):
                 if record["workload"] in names:
@@ -107,18 +109,15 @@ def bench_options(
     http: Annotated[
         bool, typer.Option("--http", help="Measure through a server on loopback, with streaming.")
     ] = False,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Time what each sampling option costs those who ask for it, and those who do not."""
     with show.errors_as_sentences(), ExitStack() as stack:
         names = chosen(only, OPTIONS)
-        if threads is not None:
-            keep_to(threads)
+        deployment.keep_to_threads()
         with loading() as bar:
             asked = asked_of(model, stack, text=True)  # stop strings and bad words are text
-            asked |= {**compute.asked, **cache.asked}
+            asked |= deployment.asked
             parts = build(EngineConfig(**asked), bar)
         engine = stack.enter_context(Engine(parts))
         about = {"through": "http" if http else "engine", **engine_bench.described(engine)}
@@ -126,7 +125,7 @@ def bench_options(
         side: Side = EngineSide(engine)
         if http:
             engine.close()
-            given = options.as_arguments({**asked, "model": None})
+            given = as_arguments({**asked, "model": None})
             arguments = [str(asked["model"]), *given]
             process, host, port = stack.enter_context(server_process(arguments))
             side = ServerSide(Target(host, port), process.pid)
@@ -152,9 +151,7 @@ def bench_serve(
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds per run.")] = 8,
     runs: Runs = 3,
     api_server_count: options.ApiServerCount = None,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Time a server beside the same engine without HTTP: requests and streams.
 
@@ -162,13 +159,12 @@ def bench_serve(
     """
     with show.errors_as_sentences(), ExitStack() as stack:
         names = chosen(only, tuple(SERVE_WORKLOADS))
-        if threads is not None:
-            keep_to(threads)
+        deployment.keep_to_threads()
         if model == MOCK:
             asked: dict[str, Any] = {"model": str(stack.enter_context(mock_folder()))}
         else:
             asked = asked_of(model, stack, text=True)
-        asked |= {**compute.asked, **cache.asked, "max_running": places(names)}
+        asked |= {**deployment.asked, "max_running": places(names)}
         api_servers = num_api_servers(api_server_count)
         for record in measure_serve(asked, names, seconds, runs, show.note, api_servers):
             typer.echo(json.dumps(record))
@@ -179,23 +175,14 @@ def bench_serve(
 def bench_soak(
     model: options.Model = "demo",
     *,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Seconds under attack.")] = 300.0,
-    alone: Annotated[
-        float,
-        typer.Option(min=1, max=3600, help="Seconds with ordinary clients only, for comparison."),
-    ] = 60.0,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Number of alternating rounds that both are split into.")
-    ] = 3,
+    timing: Timing,
     only: Only = None,
     faults: Annotated[
         bool,
         typer.Option("--faults", help="Also send invalid requests, and kill server processes."),
     ] = False,
     api_server_count: options.ApiServerCount = None,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Attack a server on loopback beside 32 ordinary clients: what they wait, what is left.
 
@@ -203,15 +190,19 @@ def bench_soak(
     """
     with show.errors_as_sentences():
         names = chosen(only, (*ATTACKS, *FAULTS) if faults else tuple(ATTACKS))
-        if threads is not None:
-            keep_to(threads)
+        deployment.keep_to_threads()
         api_servers = num_api_servers(api_server_count)
-        asked = {**compute.asked, **cache.asked, "api_server_count": api_servers}
-        served = [model, *options.as_arguments(asked)]
-        found = measure_soak(served, names, seconds, alone, rounds, show.note)
-        about = {"model": model, "attacks": sorted(names), "seconds": seconds, "alone_s": alone}
+        asked = {**deployment.asked, "api_server_count": api_servers}
+        served = [model, *as_arguments(asked)]
+        found = measure_soak(served, names, timing, show.note)
+        about = {
+            "model": model,
+            "attacks": sorted(names),
+            "seconds": timing.seconds,
+            "alone_s": timing.alone,
+        }
         about |= {name: value for name, value in asked.items() if value}
-        place = circumstances(_device_of(compute))
+        place = circumstances(_device_of(deployment.compute))
         for record in records(found, about):
             typer.echo(json.dumps(record | place))
         said = verdict(found)
@@ -231,13 +222,13 @@ def bench_structured(
     ] = None,
     runs: Runs = 3,
     weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Time structured output: compiling schemas, masks, and steps of guided requests."""
-    asked = {"model": model, "weights": weights, **compute.asked, **cache.asked}
-    with show.errors_as_sentences(), engine_on(threads, **asked) as engine:
+    with (
+        show.errors_as_sentences(),
+        engine_on(deployment, model=model, weights=weights) as engine,
+    ):
         for record in measure_structured(engine, schemas_in(schemas), runs, show.note):
             typer.echo(json.dumps(record))
 
@@ -257,7 +248,7 @@ def bench_kv_tiers(
         typer.Option(help="A folder on the disk to measure; default: where temporary files are."),
     ] = None,
     threads: options.Threads = None,
-    compute: options.Compute,
+    compute: Compute,
 ) -> None:
     """Time first tokens after prefix hits in the KV cache, in host memory and on disk."""
     with show.errors_as_sentences(), ExitStack() as stack:
@@ -281,6 +272,7 @@ def bench_kernels(*, only: Only = None) -> None:
 
 
 @app.command("cpu")
+@spread
 def bench_cpu(
     *,
     only: Only = None,
@@ -292,18 +284,7 @@ def bench_cpu(
             "installed."
         ),
     ] = None,
-    files: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated types of GGUF files that engine and llama.cpp both read, "
-            "instead of quantising while loading: BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, "
-            "IQ4_XS."
-        ),
-    ] = None,
-    operators: Annotated[
-        bool,
-        typer.Option("--operators", help="With --files, also record where a step's time goes."),
-    ] = False,
+    gguf: GgufFiles,
     threads: options.Threads = None,
     beside: Annotated[
         int, typer.Option(min=0, help="Busy processes to run alongside, each on one of the CPUs.")
@@ -322,11 +303,9 @@ def bench_cpu(
         found = installed(asked, show.note) if names - set(KERNELS) else ()
         if threads is not None:
             keep_to(threads)
-        types = () if files is None else chosen(files, same_file.TYPES)
-        if operators and not types:
-            raise ConfigError("--operators times engines that read GGUF files; add --files")
+        types = gguf.types(same_file.TYPES)
         with folder_of(same_file.MODEL if types else MODEL) as folder, busy(beside):
-            subject = Subject(folder, found, types, operators)
+            subject = Subject(folder, found, types, gguf.operators)
             measured = measure_cpu(subject, names, runs, show.note, beside=beside)
             for record in measured:
                 typer.echo(json.dumps(record))
@@ -368,7 +347,7 @@ def bench_plot(
             show.note(f"wrote {path}")
 
 
-def _device_of(compute: options.Compute) -> str:
+def _device_of(compute: Compute) -> str:
     """Return the device on which a server with these options computes."""
     if compute.device is not None:
         return compute.device

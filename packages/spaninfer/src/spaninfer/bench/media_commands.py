@@ -10,17 +10,14 @@ import typer
 
 from spaninfer import options, show
 from spaninfer.bench.accuracy import measure_accuracy
-from spaninfer.bench.arguments import Model, Only, Runs, asked_of, chosen, engine_on
+from spaninfer.bench.arguments import Model, Only, Runs, Side, asked_of, chosen, engine_on
 from spaninfer.bench.pictures.exam import SKILLS
 from spaninfer.bench.turns import measure_turns
 from spaninfer.bench.vision.run import WORKLOADS, Size, measure_vision
 from spaninfer.grouped import spread
+from spaninfer.option_groups import Deployment
 
 app = typer.Typer(pretty_exceptions_enable=False)
-
-Side = Annotated[
-    int, typer.Option(min=64, max=4096, help="Height and width of each image in pixels.")
-]
 
 
 @app.command("accuracy")
@@ -32,14 +29,12 @@ def bench_accuracy(
     questions: Annotated[
         int, typer.Option(min=1, help="How many questions test each skill.")
     ] = 200,
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Count right answers about pictures and clips that are drawn for it, by skill."""
     with show.errors_as_sentences():
         skills = chosen(only, tuple(SKILLS))
-        with engine_on(threads, model=model, **compute.asked, **cache.asked) as engine:
+        with engine_on(deployment, model=model) as engine:
             for record in measure_accuracy(engine, skills, questions, show.note):
                 typer.echo(json.dumps(record))
 
@@ -52,14 +47,12 @@ def bench_turns(
     side: Side = 1024,
     runs: Runs = 5,
     weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
 ) -> None:
     """Time first tokens of ten turns about one image, beside ten of text alone, over HTTP."""
     with show.errors_as_sentences(), ExitStack() as stack:
         named = {"weights": weights} | asked_of(model, stack, text=True)
-        with engine_on(threads, **named, **compute.asked, **cache.asked) as engine:
+        with engine_on(deployment, **named) as engine:
             for record in measure_turns(engine, side, runs, show.note):
                 typer.echo(json.dumps(record))
 
@@ -70,15 +63,9 @@ def bench_vision(
     model: Model = "qwen2-vl-7b",
     *,
     only: Only = None,
-    side: Side = 1024,
-    runs: Runs = 3,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=60, help="How long decodes are watched.")
-    ] = 6.0,
+    size: Size,
     weights: options.WhichWeights = "checkpoint",
-    threads: options.Threads = None,
-    compute: options.Compute,
-    cache: options.Cache,
+    deployment: Deployment,
     no_prefix_cache: options.NoPrefixCache = False,
 ) -> None:
     """Time conversations about pictures, one and 32 at a time, and decodes beside pictures."""
@@ -86,6 +73,6 @@ def bench_vision(
         names = chosen(only, WORKLOADS)
         named = {"weights": weights} | asked_of(model, stack, text=True)
         named["prefix_cache"] = not no_prefix_cache
-        with engine_on(threads, **named, **compute.asked, **cache.asked) as engine:
-            for record in measure_vision(engine, names, Size(side, runs, seconds), show.note):
+        with engine_on(deployment, **named) as engine:
+            for record in measure_vision(engine, names, size, show.note):
                 typer.echo(json.dumps(record))

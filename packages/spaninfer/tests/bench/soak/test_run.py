@@ -8,7 +8,7 @@ import pytest
 from spaninfer.bench import process_usage
 from spaninfer.bench.soak import ordinary, run
 from spaninfer.bench.soak.ordinary import ordinary_clients
-from spaninfer.bench.soak.run import measure_soak
+from spaninfer.bench.soak.run import Timing, measure_soak
 from spaninfer_engine import ConfigError
 
 NOTHING = {"running": 0, "waiting": 0, "spans": 0, "lost processes": 0}
@@ -18,7 +18,7 @@ NOTHING = {"running": 0, "waiting": 0, "spans": 0, "lost processes": 0}
 def test_a_short_soak_loses_no_ordinary_request_and_leaves_nothing_held(monkeypatch):
     monkeypatch.setattr(ordinary, "CLIENTS", 4)
 
-    [found] = measure_soak(["demo"], {"long_bodies", "priorities"}, 2.0, 1.0, 1, print)
+    [found] = measure_soak(["demo"], {"long_bodies", "priorities"}, Timing(2.0, 1.0, 1), print)
 
     for phase in (found.alone, found.attacked):
         requests = phase.waits.tally.summary()
@@ -53,7 +53,9 @@ def test_all_processes_of_a_server_are_counted_and_one_that_is_lost_is_told(monk
     monkeypatch.setattr(ordinary, "CLIENTS", 4)
     monkeypatch.setattr(run, "ordinary_clients", then_look)
 
-    [found] = measure_soak(["demo", "--api-server-count=1"], {"priorities"}, 2.0, 1.0, 1, print)
+    [found] = measure_soak(
+        ["demo", "--api-server-count=1"], {"priorities"}, Timing(2.0, 1.0, 1), print
+    )
 
     for phase in (found.alone, found.attacked):
         requests = phase.waits.tally.summary()
@@ -69,4 +71,4 @@ def words(pid):
 
 def test_a_server_that_does_not_start_says_why():
     with pytest.raises(ConfigError, match=r"did not start[\s\S]*nowhere"):
-        measure_soak(["nowhere"], set(), 1.0, 1.0, 1, print)
+        measure_soak(["nowhere"], set(), Timing(1.0, 1.0, 1), print)

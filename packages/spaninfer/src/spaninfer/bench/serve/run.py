@@ -19,7 +19,7 @@ from spaninfer.bench.serve.window import Window, python_ns, records
 from spaninfer.bench.serve.workloads import WORKLOADS, Workload
 from spaninfer.bench.server_process import server_process
 from spaninfer.bench.soak.client import Tally, Target
-from spaninfer.options import as_arguments
+from spaninfer.option_groups import as_arguments
 
 SETTLED_S: Final = 1.0  # until all clients of a workload have begun; a thousand take four times it
 _TOKENS: Final = re.compile(rb"^spaninfer_generated_tokens_total (\S+)$", re.MULTILINE)

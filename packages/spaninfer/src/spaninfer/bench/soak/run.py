@@ -7,7 +7,10 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
 
 from spaninfer.bench import process_usage
 from spaninfer.bench.engine import Note
@@ -21,18 +24,29 @@ SETTLED_S: Final = 60.0  # after the attacks; what is held then has leaked
 LOOK_S: Final = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds under attack and without, both cut into as many rounds, in turns.
+
+    So others on this machine slow both.
+    """
+
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Seconds under attack.")] = 300.0
+    alone: Annotated[
+        float,
+        typer.Option(min=1, max=3600, help="Seconds with ordinary clients only, for comparison."),
+    ] = 60.0
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of alternating rounds that both are split into.")
+    ] = 3
+
+
 def measure_soak(
-    arguments: Sequence[str],
-    names: set[str],
-    seconds: float,
-    alone_s: float,
-    num_rounds: int,
-    note: Note,
+    arguments: Sequence[str], names: set[str], timing: Timing, note: Note
 ) -> list[Round]:
     """Return what a server with these arguments of `spaninfer serve` showed, round by round.
 
-    Its ordinary clients are alone for `alone_s` seconds, and attacked in all the ways of `names`
-    for `seconds`, both cut into as many rounds, in turns: so others on this machine slow both.
+    Its ordinary clients are alone, and then attacked in all the ways of `names`.
     """
     keys = [secrets.token_hex(8) for _ in range(2)]
     with (
@@ -44,7 +58,7 @@ def measure_soak(
         attackers(process.pid, host, port, keys[1], names) as attacking,
     ):
         soak = _Soak(process.pid, Target(host, port, keys[0]), attacking, note)
-        return asyncio.run(soak.rounds(num_rounds, alone_s / num_rounds, seconds / num_rounds))
+        return asyncio.run(soak.rounds(timing))
 
 
 class _Soak:
@@ -58,9 +72,10 @@ class _Soak:
         self._note = note
         self._processes = process_usage.tree(pid)
 
-    async def rounds(self, count: int, alone_s: float, seconds: float) -> list[Round]:
+    async def rounds(self, timing: Timing) -> list[Round]:
         await ordinary_clients(self._ordinary, 1.0)  # compiles what is not compiled yet
-        return [await self._round(number, alone_s, seconds) for number in range(1, count + 1)]
+        alone_s, seconds = timing.alone / timing.rounds, timing.seconds / timing.rounds
+        return [await self._round(n, alone_s, seconds) for n in range(1, timing.rounds + 1)]
 
     async def _round(self, number: int, alone_s: float, seconds: float) -> Round:
         self._note(f"round {number}: ordinary clients alone, {alone_s:g} s")

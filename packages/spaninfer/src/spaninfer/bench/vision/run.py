@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from spaninfer_engine import Engine
 
+from spaninfer.bench.arguments import Runs, Side
 from spaninfer.bench.engine import Note
 from spaninfer.bench.photographs import check_takes_images
 from spaninfer.bench.vision.conversations import measure_conversations
@@ -23,9 +25,11 @@ WORKLOADS: Final = (*CONVERSATIONS, "stalls")
 class Size:
     """The height and width of pictures, runs of conversations, and seconds of each window."""
 
-    side: int
-    runs: int
-    seconds: float
+    side: Side = 1024
+    runs: Runs = 3
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=60, help="How long decodes are watched.")
+    ] = 6.0
 
 
 def measure_vision(
