@@ -42,7 +42,9 @@ def experts(
     number of experts, the rest is float32. Works on every usable CPU. Raises KernelError for
     arguments that do not fit.
     """
-    _check(x, gate_up, down, ids, weights, act, out)
+    _check_arrays(x, ids, weights, out)
+    _check_weights(gate_up, down, act, x.shape[1])
+    _check_ids(ids, down.count)
     if not ids.size:
         return
     tokens, top_k = ids.shape
@@ -60,18 +62,8 @@ def experts(
     shared_thread_pool().run(Script(calls), counts)
 
 
-def _check(
-    x: Floats,
-    gate_up: Packed,
-    down: Packed,
-    ids: Ints,
-    weights: Floats,
-    act: str,
-    out: Floats,
-) -> None:
-    """Raise unless the arguments have the types and shapes that `experts` describes."""
-    if act not in GATES:
-        raise ShapeError(f"act is {act!r}; allowed are {', '.join(GATES)}")
+def _check_arrays(x: Floats, ids: Ints, weights: Floats, out: Floats) -> None:
+    """Raise unless the arrays have the types and shapes that `experts` describes."""
     arrays = {"x": x, "ids": ids, "weights": weights, "out": out}
     for name, array in arrays.items():
         dtype = np.int32 if name == "ids" else np.float32
@@ -82,7 +74,20 @@ def _check(
                 f"{name}: expected contiguous axes (T C) or (T k) with T = {len(x)} rows of x, got "
                 f"shape {array.shape}"
             )
-    inner, channels = down.layout.channels, x.shape[1]
+    if ids.shape != weights.shape or out.shape != x.shape:
+        raise ShapeError(
+            f"ids {ids.shape} and weights {weights.shape}, or x {x.shape} and out {out.shape}, "
+            "differ"
+        )
+    if not out.flags.writeable:
+        raise KernelError("out is read-only; give an array that can be written")
+
+
+def _check_weights(gate_up: Packed, down: Packed, act: str, channels: int) -> None:
+    """Raise unless the weights are those of gated MLPs of so many channels."""
+    if act not in GATES:
+        raise ShapeError(f"act is {act!r}; allowed are {', '.join(GATES)}")
+    inner = down.layout.channels
     first, second = (
         Layout(down.layout.format, *shape) for shape in ((2 * inner, channels), (channels, inner))
     )
@@ -92,13 +97,10 @@ def _check(
                 f"{name}: expected {down.count} weights [{layout.outputs} {layout.channels}] "
                 f"packed as {layout.format}"
             )
-    if ids.shape != weights.shape or out.shape != x.shape:
-        raise ShapeError(
-            f"ids {ids.shape} and weights {weights.shape}, or x {x.shape} and out {out.shape}, "
-            "differ"
-        )
-    if ids.size and not 0 <= ids.min() <= ids.max() < down.count:
+
+
+def _check_ids(ids: Ints, num_experts: int) -> None:
+    """Raise for an expert that there is not."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < num_experts:
         wrong = ids.min() if ids.min() < 0 else ids.max()
-        raise KernelError(f"ids holds {wrong}; there are {down.count} experts")
-    if not out.flags.writeable:
-        raise KernelError("out is read-only; give an array that can be written")
+        raise KernelError(f"ids holds {wrong}; there are {num_experts} experts")

@@ -82,29 +82,10 @@ class Logprobs:
         for ids beyond the vocabulary.
         """
         vocab = len(self._numbers)
-        if logits.dtype != np.float32 or ids.dtype != np.int32:
-            raise DTypeError(
-                f"logits hold {logits.dtype}, ids {ids.dtype}; the kernel takes float32 and int32"
-            )
-        if logits.shape != (len(ids), vocab) or logits.strides[1] != logits.itemsize:
-            raise ShapeError(
-                f"logits: expected shape {(len(ids), vocab)} with contiguous rows, got "
-                f"{logits.shape} with strides {logits.strides}"
-            )
+        temperatures = np.ones(len(ids), np.float32) if temperatures is None else temperatures
+        _check(logits, ids, temperatures, vocab)
         demand_size("num_top", num_top, 0, vocab)
-        if len(ids):
-            demand_size("the least of ids", int(ids.min()), 0, vocab - 1)
-            demand_size("the largest of ids", int(ids.max()), 0, vocab - 1)
         ids = np.ascontiguousarray(ids)
-        if temperatures is None:
-            temperatures = np.ones(len(ids), np.float32)
-        elif temperatures.dtype != np.float32:
-            raise DTypeError(f"temperatures hold {temperatures.dtype}; the kernel takes float32")
-        elif temperatures.shape != ids.shape or not temperatures.flags.c_contiguous:
-            raise ShapeError(
-                f"temperatures: expected {len(ids)} of one contiguous axis, got shape "
-                f"{temperatures.shape} with strides {temperatures.strides}"
-            )
         found = TokenLogprobs(
             np.empty(len(ids), np.float32),
             np.empty(len(ids), np.int32),
@@ -130,6 +111,29 @@ class Logprobs:
         wakes = len(ids) * vocab > BRIEF_NUMBERS
         self._thread_pool.run(script, [len(ids)], wakes=wakes)
         return found
+
+
+def _check(logits: Floats, ids: Ints, temperatures: Floats, vocab: int) -> None:
+    """Raise unless the arrays have the types and shapes that `Logprobs` describes."""
+    if logits.dtype != np.float32 or ids.dtype != np.int32:
+        raise DTypeError(
+            f"logits hold {logits.dtype}, ids {ids.dtype}; the kernel takes float32 and int32"
+        )
+    if logits.shape != (len(ids), vocab) or logits.strides[1] != logits.itemsize:
+        raise ShapeError(
+            f"logits: expected shape {(len(ids), vocab)} with contiguous rows, got "
+            f"{logits.shape} with strides {logits.strides}"
+        )
+    if len(ids):
+        demand_size("the least of ids", int(ids.min()), 0, vocab - 1)
+        demand_size("the largest of ids", int(ids.max()), 0, vocab - 1)
+    if temperatures.dtype != np.float32:
+        raise DTypeError(f"temperatures hold {temperatures.dtype}; the kernel takes float32")
+    if temperatures.shape != ids.shape or not temperatures.flags.c_contiguous:
+        raise ShapeError(
+            f"temperatures: expected {len(ids)} of one contiguous axis, got shape "
+            f"{temperatures.shape} with strides {temperatures.strides}"
+        )
 
 
 # ---- the kernel ----------------------------------------------------------------------------------

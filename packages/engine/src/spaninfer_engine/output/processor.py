@@ -27,7 +27,7 @@ from spaninfer_engine.output.relay import TokenBatch, TokenRelay
 from spaninfer_engine.output.text_stream import End, TextStream, Token
 from spaninfer_engine.request.logprobs import LogprobAt
 from spaninfer_engine.request.request import FinishReason, Output
-from spaninfer_engine.schedule.sequence import Ended, Events, SequenceState
+from spaninfer_engine.schedule.sequence import Ended, Events, NewToken, SequenceState
 from spaninfer_engine.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -203,23 +203,30 @@ class OutputProcessor:
                 for seq in seqs:
                     self._open_seq(seq, queue)
             case Events(new_tokens, ended):
-                for seq, token, logprob in new_tokens:
-                    if (entry := self._open.get(seq.seq_id)) is not None:
-                        entry.tokens.append((token, logprob))
-                        if entry.is_due:
-                            self._due[seq.seq_id] = entry
-                    elif (relayed := self._relayed.get(seq.seq_id)) is not None:
-                        try:
-                            relayed.push(token, logprob)
-                        except Exception as error:  # it fails alone
-                            self._fail_relayed(relayed, error)
+                self._note_tokens(new_tokens)
                 for end in ended:
                     self._note_end(end)
             case EngineFailed(error):
-                now = monotonic()
-                begun = [entry.seq for entry in self._open.values()]
-                for seq in (*begun, *(relayed.seq for relayed in [*self._relayed.values()])):
-                    self._note_end(Ended(seq, FinishReason.ERROR, seq.usage(now), error=error))
+                self._fail_all(error)
+
+    def _note_tokens(self, new_tokens: Sequence[NewToken]) -> None:
+        for seq, token, logprob in new_tokens:
+            if (entry := self._open.get(seq.seq_id)) is not None:
+                entry.tokens.append((token, logprob))
+                if entry.is_due:
+                    self._due[seq.seq_id] = entry
+            elif (relayed := self._relayed.get(seq.seq_id)) is not None:
+                try:
+                    relayed.push(token, logprob)
+                except Exception as error:  # it fails alone
+                    self._fail_relayed(relayed, error)
+
+    def _fail_all(self, error: Exception) -> None:
+        """End every sequence that has begun and not ended."""
+        now = monotonic()
+        begun = [entry.seq for entry in self._open.values()]
+        for seq in (*begun, *(relayed.seq for relayed in [*self._relayed.values()])):
+            self._note_end(Ended(seq, FinishReason.ERROR, seq.usage(now), error=error))
 
     def _open_seq(self, seq: SequenceState, queue: ResultQueue | TokenRelay) -> None:
         is_eager = _is_eager(seq, queue)

@@ -265,27 +265,38 @@ class Runner(Resource):
         """
         if not step.awaits_masks or step.masks is not None:
             return
-        batch, known, failed = step.batch, self._sequences, self._failed
-        slices, ids = np.flatnonzero(batch.masked), batch.seq_ids
-        rows, stops = batch.table_rows[slices], batch.stops[slices]
-        late = known.num_known[rows] < stops
-        if late.any() and not failed.issuperset(ids[index] for index in slices[late].tolist()):
+        slices = np.flatnonzero(step.batch.masked)
+        if self._lacks_tokens(step.batch, slices):
             return
-        masked = [ids[index] for index in slices.tolist()]
-        bits, jobs = step.launched.mask_bits(len(masked), self._vocab), list[MaskJob]()
-        for place, (seq_id, row, stop) in enumerate(
-            zip(masked, rows.tolist(), stops.tolist(), strict=True)
-        ):
-            if seq_id in failed:  # it has no token to wait for
-                bits[place] = 0xFF
-                continue
-            matcher, prompt_len = self._masks[seq_id]
-            jobs.append(MaskJob(matcher, known.tokens[row, prompt_len:stop], place))
+        bits = step.launched.mask_bits(len(slices), self._vocab)
+        jobs = self._mask_jobs(step.batch, slices, bits)
         filled = begin_masks(jobs, bits)
         if callable(filled):
             step.masks = MasksInFlight(slices, bits, jobs, filled)
         else:
             self._sample(step, slices, bits, zip(jobs, filled, strict=True))
+
+    def _lacks_tokens(self, batch: Batch, slices: NDArray[np.intp]) -> bool:
+        """Return True while tokens that the masks of slices depend on are unknown; failed
+        sequences have none to wait for.
+        """
+        late = self._sequences.num_known[batch.table_rows[slices]] < batch.stops[slices]
+        waiting = (batch.seq_ids[index] for index in slices[late].tolist())
+        return not self._failed.issuperset(waiting)
+
+    def _mask_jobs(self, batch: Batch, slices: NDArray[np.intp], bits: Bytes) -> list[MaskJob]:
+        """Return what fills bits[slices], but for failed sequences: they may take any token."""
+        jobs = list[MaskJob]()
+        rows, stops = batch.table_rows[slices].tolist(), batch.stops[slices].tolist()
+        for place, (index, row, stop) in enumerate(zip(slices.tolist(), rows, stops, strict=True)):
+            seq_id = batch.seq_ids[index]
+            if seq_id in self._failed:
+                bits[place] = 0xFF
+                continue
+            matcher, prompt_len = self._masks[seq_id]
+            known = self._sequences.tokens[row, prompt_len:stop]
+            jobs.append(MaskJob(matcher, known, place))
+        return jobs
 
     def _await_masks(self, step: InFlight) -> None:
         """Have a step sampled whose masks other threads have begun to fill."""

@@ -116,6 +116,39 @@ class Report(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _SampledRows:
+    """The rows of a step behind their sampling: logits[R V], where masks have left their -inf, and
+    what was chosen of them.
+    """
+
+    logits: Logits
+    raw: Mapping[int, Logits]  # by row: the model's own, of those with masks that are reported on
+    sampling: Sequence[RowSampling]
+    chosen: NDArray[np.integer]
+
+    def reported(self, asking: Mapping[int, SamplingParams]) -> tuple[Logits, Logits]:
+        """Return the logits[N V] that the log-probabilities of some rows are of, and what these
+        logits are divided by, temperatures[N].
+        """
+        rows, temperatures = list(asking), np.ones(len(asking), np.float32)
+        others: dict[int, Logits] = {}  # than those that were sampled from, by place
+        for at, (row, params) in enumerate(asking.items()):
+            sampling = self.sampling[row]
+            if not params.processed_logprobs:
+                if row in self.raw:
+                    others[at] = self.raw[row]
+            elif not sampling.is_plain:
+                others[at] = process(self.logits[row], sampling)
+            elif not sampling.is_greedy:
+                temperatures[at] = sampling.temperature
+        is_whole = len(rows) == len(self.logits) and not others
+        logits = self.logits if is_whole else self.logits[rows]
+        for at, other in others.items():
+            logits[at] = other
+        return logits, temperatures
+
+
 class Sampler:
     """Samples tokens for the sequences that entered, by the definition or an equal, faster way."""
 
@@ -168,7 +201,8 @@ class Sampler:
         except Exception:  # of one row, or of the sampler
             chosen, without = self._sample_alone(logits, rows)
         failed = {row: _no_token(error) for row, error in without.items()} | at_fault
-        logprobs = self._logprobs(logits, raw, seq_ids, rows, chosen, failed)
+        sampled = _SampledRows(logits, raw, rows, chosen)
+        logprobs = self._logprobs(sampled, seq_ids, failed)
         failures: dict[int, Exception] = {seq_ids[row]: error for row, error in failed.items()}
         return chosen.tolist(), logprobs, failures
 
@@ -216,62 +250,61 @@ class Sampler:
         return raw, errors
 
     def _logprobs(
-        self,
-        logits: Logits,
-        raw: Mapping[int, Logits],
-        seq_ids: Sequence[int],
-        rows: Sequence[RowSampling],
-        chosen: NDArray[np.integer],
-        failed: dict[int, Exception],
+        self, sampled: _SampledRows, seq_ids: Sequence[int], failed: dict[int, Exception]
     ) -> dict[int, LogprobAt]:
         """Return the log-probabilities of chosen tokens, by request id, where requests want them.
 
         All rows are reported on at once, with as many most likely tokens as any of them asks for;
         where that fails one by one, and those that fail alone are added to `failed`.
         """
-        asking: dict[int, SamplingParams] = {}
-        if self._reported:
-            for index, seq_id in enumerate(seq_ids):
-                if seq_id in self._reported and index not in failed:
-                    asking[index] = self._states[seq_id].sampling
+        asking = self._asking(seq_ids, failed)
         if not asking:
             return {}
-
-        def report(asking: Mapping[int, SamplingParams]) -> dict[int, LogprobAt]:
-            temperatures = np.ones(len(asking), np.float32)
-            others: dict[int, Logits] = {}  # than those that were sampled from, by place
-            for at, (index, params) in enumerate(asking.items()):
-                row = rows[index]
-                if not params.processed_logprobs:
-                    if index in raw:
-                        others[at] = raw[index]
-                elif not row.is_plain:
-                    others[at] = process(logits[index], row)
-                elif not row.is_greedy:
-                    temperatures[at] = row.temperature
-            indices = list(asking)
-            about = logits if len(indices) == len(logits) and not others else logits[indices]
-            for at, other in others.items():
-                about[at] = other
-            counts = [params.logprobs or 0 for params in asking.values()]
-            found = self._report(about, chosen[indices], max(counts), temperatures)
-            return {
-                seq_ids[index]: LogprobAt(found, at, count)
-                for at, (index, count) in enumerate(zip(indices, counts, strict=True))
-            }
-
         try:
-            return report(asking)
+            found = self._report_on(sampled, asking)
         except Exception:  # of one row, or of the report
-            found, errors = dict[int, LogprobAt](), dict[int, Exception]()
-        for index, params in asking.items():
+            found, errors = self._report_alone(sampled, asking)
+            failed.update(errors)
+        return {seq_ids[row]: logprob for row, logprob in found.items()}
+
+    def _asking(
+        self, seq_ids: Sequence[int], failed: Mapping[int, Exception]
+    ) -> dict[int, SamplingParams]:
+        """Return the sampling parameters of rows that want log-probabilities and have a token."""
+        if not self._reported:
+            return {}
+        return {
+            row: self._states[seq_id].sampling
+            for row, seq_id in enumerate(seq_ids)
+            if seq_id in self._reported and row not in failed
+        }
+
+    def _report_on(
+        self, sampled: _SampledRows, asking: Mapping[int, SamplingParams]
+    ) -> dict[int, LogprobAt]:
+        """Return the log-probabilities of some rows, by row."""
+        rows, counts = list(asking), [params.logprobs or 0 for params in asking.values()]
+        logits, temperatures = sampled.reported(asking)
+        found = self._report(logits, sampled.chosen[rows], max(counts), temperatures)
+        return {
+            row: LogprobAt(found, at, count)
+            for at, (row, count) in enumerate(zip(rows, counts, strict=True))
+        }
+
+    def _report_alone(
+        self, sampled: _SampledRows, asking: Mapping[int, SamplingParams]
+    ) -> tuple[dict[int, LogprobAt], dict[int, Exception]]:
+        """Report row by row, and return the errors of those that fail; raises where all of several
+        do: then the report is at fault.
+        """
+        found, errors = dict[int, LogprobAt](), dict[int, Exception]()
+        for row, params in asking.items():
             try:
-                found |= report({index: params})
+                found |= self._report_on(sampled, {row: params})
             except Exception as error:  # the sequence fails alone
-                errors[index] = error
+                errors[row] = error
         _raise_if_common(errors, len(asking))
-        failed.update(errors)
-        return found
+        return found, errors
 
     def prompt_logprobs(self, seq_id: int, logits: Logits, next_ids: Ids) -> TokenLogprobs:
         """Return the log-probability of next_ids[i] under logits[i] of logits[rows V]."""

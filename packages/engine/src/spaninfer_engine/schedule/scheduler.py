@@ -314,15 +314,13 @@ class Scheduler:
         self, slices: Sequence[Slice], seqs: Sequence[SequenceState], stalled: set[int]
     ) -> bool:
         """Take the spans of all slices and count them as done; False if somebody made way."""
-        for part, seq in zip(slices, seqs, strict=True):
+        for number, (part, seq) in enumerate(zip(slices, seqs, strict=True)):
             stop = part[_STOP]
             if stop > seq.capacity:
                 availability = self._grow(seq, part)
                 if availability is not Availability.NOW:
-                    for undone, earlier in zip(slices, seqs, strict=True):
-                        if earlier is seq:
-                            break
-                        earlier.num_scheduled = undone.start
+                    for counted, earlier in zip(slices[:number], seqs[:number], strict=True):
+                        earlier.num_scheduled = counted.start
                     self._make_way(seq, availability, stalled)
                     return False
             seq.num_scheduled = stop

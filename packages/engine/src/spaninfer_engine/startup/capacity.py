@@ -13,6 +13,7 @@ from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.cache.memory_plan import (
     STATES_PER_REQUEST,
     Demand,
+    Stored,
     longest,
     span_bytes,
     spans_per_request,
@@ -110,18 +111,8 @@ def capacity(
         asked = as_packed(asked, checkpoint.reader.packing)
     if not checkpoint.reader.names:
         asked = replace(asked, weights="dummy")
-    model = resolve_model(asked, checkpoint)
-    if not isinstance(model, Decoder):
-        raise NotBuilt(
-            f"{checkpoint.path} holds an encoder ({model.architecture}), whose requests keep "
-            "nothing between steps; its weights and one step are all that it takes"
-        )
+    model = _decoder_of(asked, checkpoint)
     of = _Measure(checkpoint, model, place)
-    if "quantization_config" in checkpoint.config and not checkpoint.reader.names:
-        raise ConfigError(
-            f"{checkpoint.path} has quantised weights, whose sizes are in their files, and these "
-            "are not here; fetch the model first (spaninfer pull)"
-        )
     computes = [(each, of.compute(each)) for each in _choices(asked, of)]
     first = computes[0][1]
     kv_dtype, stored = asked.kv_dtype or first.dtype, stored_cache(asked, first)
@@ -130,20 +121,46 @@ def capacity(
         parameters=parameter_count(model),
         context=model.max_len,
         kv_dtype=kv_dtype,
-        token_bytes=sum(
-            span_bytes(group, SPAN_LEN, stored) // SPAN_LEN
-            for group in model.groups
-            if group.window is None and group.state is None
-        ),
-        state_bytes=sum(
-            STATES_PER_REQUEST * span_bytes(group, SPAN_LEN, stored)
-            for group in model.groups
-            if group.state is not None
-        ),
+        token_bytes=_token_bytes(model, stored),
+        state_bytes=_state_bytes(model, stored),
         rooms=tuple(
             of.room(each, compute, sorted({min(length, model.max_len) for length in lengths}))
             for each, compute in computes
         ),
+    )
+
+
+def _decoder_of(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
+    """Return the model of a checkpoint; raises where its memory cannot be known."""
+    model = resolve_model(asked, checkpoint)
+    if not isinstance(model, Decoder):
+        raise NotBuilt(
+            f"{checkpoint.path} holds an encoder ({model.architecture}), whose requests keep "
+            "nothing between steps; its weights and one step are all that it takes"
+        )
+    if "quantization_config" in checkpoint.config and not checkpoint.reader.names:
+        raise ConfigError(
+            f"{checkpoint.path} has quantised weights, whose sizes are in their files, and these "
+            "are not here; fetch the model first (spaninfer pull)"
+        )
+    return model
+
+
+def _token_bytes(model: Decoder, stored: Stored) -> int:
+    """Return the bytes of the KV cache that every token of a request takes."""
+    return sum(
+        span_bytes(group, SPAN_LEN, stored) // SPAN_LEN
+        for group in model.groups
+        if group.window is None and group.state is None
+    )
+
+
+def _state_bytes(model: Decoder, stored: Stored) -> int:
+    """Return the bytes of states that a request takes, however long it is."""
+    return sum(
+        STATES_PER_REQUEST * span_bytes(group, SPAN_LEN, stored)
+        for group in model.groups
+        if group.state is not None
     )
 
 

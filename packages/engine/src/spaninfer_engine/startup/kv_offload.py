@@ -33,8 +33,8 @@ def decide_kv_offload(
     """Return how spans are offloaded; None where that was not requested.
 
     Cache groups get equally many slots; those of states, if there are others, half of the memory.
-    ConfigError where the options contradict each other,
-    or the KV cache is `on_host`, where slots beside it would be copies for nothing.
+    ConfigError where the options contradict each other, or the KV cache is `on_host`, where slots
+    beside it would be copies for nothing.
     """
     size, disk = asked.kv_offload_bytes, asked.kv_disk
     if disk is None and asked.kv_disk_size is not None:
@@ -42,17 +42,33 @@ def decide_kv_offload(
     ttl_s = _ttl_s(asked, has_tiers=bool(size) or disk is not None)
     if not size and disk is None:
         return None
+    _check_tiers(asked, on_host=on_host)
+    return KVOffload(
+        num_slots=_slots_of(size or STAGING_BYTES, groups, span_len, stored),
+        folder=None if disk is None else Path(disk),
+        disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
+        ttl_s=ttl_s,
+    )
+
+
+def _check_tiers(asked: EngineConfig, *, on_host: bool) -> None:
+    """Raise ConfigError where tiers would hold nothing, or nothing but copies."""
     if not asked.prefix_cache:
         raise ConfigError(
             "KV cache offloading keeps prefixes, and the prefix cache is off; leave out "
             "--kv-offload and --kv-disk, or --no-prefix-cache"
         )
-    if on_host and disk is None:
+    if on_host and asked.kv_disk is None:
         raise ConfigError(
-            f"--kv-offload is {gib(size or 0)} of host memory, where this device's KV cache is "
-            "already; raise --memory instead, or give --kv-disk, too"
+            f"--kv-offload is {gib(asked.kv_offload_bytes or 0)} of host memory, where this "
+            "device's KV cache is already; raise --memory instead, or give --kv-disk, too"
         )
-    budget = size or STAGING_BYTES
+
+
+def _slots_of(
+    budget: int, groups: Sequence[CacheGroup], span_len: int, stored: Stored
+) -> tuple[int, ...]:
+    """Return how many slots of each group fit into so many bytes; ConfigError below two of each."""
     if budget > total_bytes():
         raise ConfigError(
             f"--kv-offload is {gib(budget)}, and this machine gives a process {gib(total_bytes())} "
@@ -66,12 +82,7 @@ def decide_kv_offload(
             "must fit; raise it"
         )
     share = budget // 2 if keys and states else budget  # states are as large as many spans
-    return KVOffload(
-        num_slots=tuple(share // (keys if group.state is None else states) for group in groups),
-        folder=None if disk is None else Path(disk),
-        disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
-        ttl_s=ttl_s,
-    )
+    return tuple(share // (keys if group.state is None else states) for group in groups)
 
 
 def _ttl_s(asked: EngineConfig, *, has_tiers: bool) -> float:

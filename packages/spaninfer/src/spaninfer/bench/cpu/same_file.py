@@ -21,8 +21,8 @@ from spaninfer.bench.cpu.limits import Limits, Work
 from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
 from spaninfer.bench.cpu.operators import operator_records
 from spaninfer.bench.cpu.sides import LLAMA, MEMORY
-from spaninfer.bench.cpu.turns import Cores, Program, in_turns
-from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS
+from spaninfer.bench.cpu.turns import Cores, Program, Turns, in_turns
+from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS, Workload
 from spaninfer.bench.engine import Note, seconds_of
 from spaninfer.bench.records import summary
 
@@ -68,6 +68,11 @@ def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"about": fields.get("operator", fields.get("program")), **fields}
 
 
+def _name_of(setting: Setting) -> str:
+    """Return our engine's name with a setting, as turns have it."""
+    return f"{OURS}, {setting.format}"
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     """A file of one type, and the config.json of its model."""
@@ -78,10 +83,11 @@ class _File:
 
     def measure(self, asked: Asked) -> Iterator[dict[str, Any]]:
         """Yield the fields of all requested workloads."""
-        ours = {f"{OURS}, {each.format}": each for each in self._settings()}
+        vocab = self.config["vocab_size"]
         with ExitStack() as stack:
+            ours = {each: self._engine(each, stack) for each in self._settings()}
             programs: dict[str, Program] = {
-                name: self._engine(setting, stack) for name, setting in ours.items()
+                _name_of(setting): program for setting, program in ours.items()
             }
             instructions = {}
             if LLAMA in asked.peers:
@@ -89,36 +95,39 @@ class _File:
                 instructions = {"peer_instructions": instructions_of(library)}
                 programs[LLAMA] = stack.enter_context(self._llama(library)).seconds
             cores = Cores(self._kind)
-            for workload in WORKLOADS:
-                if workload.name not in asked.names:
-                    continue
-                turns = in_turns(workload, programs, self.config["vocab_size"], asked.runs, cores)
-                work = self._work(workload.name)
-                for name, rates in turns.values.items():
-                    setting = ours.get(name)
-                    yield {
-                        "workload": workload.name,
-                        "program": OURS if setting else LLAMA,
-                        "format": setting.format if setting else self.type,
-                        **({} if setting else instructions),
-                        **(fields := summary(workload.unit, rates)),
-                        **work.rates(1 / fields["median"], asked.limits),
-                        "left_out": turns.left_out,
-                    }
-                for name in ours if LLAMA in programs else ():
-                    pairs = zip(turns.values[name], turns.values[LLAMA], strict=True)
-                    yield {
-                        "workload": workload.name,
-                        "program": f"{OURS} / {LLAMA}",
-                        "format": f"{ours[name].format} / {self.type}",
-                        **instructions,
-                        **summary("times", [rate / peer for rate, peer in pairs]),
-                        "left_out": turns.left_out,
-                    }
-                for name, setting in ours.items() if asked.operators else ():
-                    vocab = self.config["vocab_size"]
-                    for fields in operator_records(programs[name], workload, vocab):
+            for workload in (each for each in WORKLOADS if each.name in asked.names):
+                turns = in_turns(workload, programs, vocab, asked.runs, cores)
+                about = {"workload": workload.name, "left_out": turns.left_out}
+                for fields in self._rates(workload, turns, asked.limits):
+                    yield about | fields | (instructions if fields["program"] == LLAMA else {})
+                for fields in self._ratios(turns):
+                    yield about | fields | instructions
+                for setting, program in ours.items() if asked.operators else ():
+                    for fields in operator_records(program, workload, vocab):
                         yield {"format": setting.format, **fields}
+
+    def _rates(self, workload: Workload, turns: Turns, limits: Limits) -> Iterator[dict[str, Any]]:
+        """Yield how fast each program was, and by how much below the machine's limits."""
+        work = self._work(workload.name)
+        formats = {_name_of(each): each.format for each in self._settings()}
+        for name, rates in turns.values.items():
+            fields = summary(workload.unit, rates)
+            yield {
+                "program": OURS if name in formats else LLAMA,
+                "format": formats.get(name, self.type),
+                **fields,
+                **work.rates(1 / fields["median"], limits),
+            }
+
+    def _ratios(self, turns: Turns) -> Iterator[dict[str, Any]]:
+        """Yield how many times as fast as llama.cpp our engine was, where it took part."""
+        for setting in self._settings() if LLAMA in turns.values else ():
+            pairs = zip(turns.values[_name_of(setting)], turns.values[LLAMA], strict=True)
+            yield {
+                "program": f"{OURS} / {LLAMA}",
+                "format": f"{setting.format} / {self.type}",
+                **summary("times", [rate / peer for rate, peer in pairs]),
+            }
 
     @property
     def _kind(self) -> Kind:
