@@ -60,8 +60,8 @@ def rope(half: int = 3, heads: int = 2, size: int = 8) -> Any:
 
 
 def copy(first: int = 2, size: int = 9, out_first: int = 1, width: int = 7, parts: int = 2) -> Any:
-    columns, into = Columns(size, first), Columns(8, out_first)
-    return copy_call(ROWS, columns, out=ROWS, into=into, parts=parts, width=width)
+    columns, into = Columns(ROWS, size, first), Columns(ROWS, 8, out_first)
+    return copy_call(columns, into=into, parts=parts, width=width)
 
 
 def rms_norm(weight: Any = ONES, parts: int = 2) -> Any:

@@ -21,11 +21,7 @@ OPERATORS = {
 """Those of the engine's table, which every backend implements."""
 COMMANDS, CALLED_BY_NUMBA = {"command"}, {"intrinsic", "entry"}
 
-LEFT = {
-    "conversion.convert",
-    "experts._check",
-    "prepared._load",
-}
+LEFT = {"conversion.convert"}
 """Functions whose parameters are still to be grouped: take away, add none."""
 
 

@@ -15,6 +15,7 @@ from spaninfer_kernels_cpu.attention.attend_call import (
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
 from spaninfer_kernels_cpu.attention.attention_plan import (
+    PlanKind,
     PlanMemory,
     PlanRows,
     make_planner_ready,
@@ -171,6 +172,7 @@ __all__ = [
     "OnProgress",
     "OperatorTimes",
     "Packed",
+    "PlanKind",
     "PlanMemory",
     "PlanRows",
     "RmsNorm",

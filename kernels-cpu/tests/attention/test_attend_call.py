@@ -46,7 +46,7 @@ def test_appended_rows_are_attended(heads: int, window: int | None) -> None:
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * value_size), np.nan, np.float32)
     items, num_parts = attention_plan.plan_attention(
-        request, position, heads // kv_heads, window or 0
+        request, position, attention_plan.PlanKind(heads // kv_heads, window or 0)
     )
     parts = np.empty(num_parts * heads * (value_size + 2), np.float32)
     width = np.array([10])
@@ -93,7 +93,9 @@ def test_a_long_context_is_read_in_parts_that_are_joined() -> None:
     position = np.arange(640, 640 + T).astype(np.int32)
     query = RNG.standard_normal((T, heads * size), np.float32)
     out = np.full((T, heads * size), np.nan, np.float32)
-    items, num_parts = attention_plan.plan_attention(request, position, heads // kv_heads, 0)
+    items, num_parts = attention_plan.plan_attention(
+        request, position, attention_plan.PlanKind(heads // kv_heads)
+    )
     parts = np.empty(num_parts * heads * (size + 2), np.float32)
     width = np.array([180])
     held = [_place(array) for array in (tables, request, position, items, parts)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from spaninfer_kernels_cpu import PlanMemory, PlanRows, plan_attention
+from spaninfer_kernels_cpu import PlanKind, PlanMemory, PlanRows, plan_attention
 
 
 def test_memory_holds_the_latest_plan_whatever_was_there_before() -> None:
-    memory = PlanMemory(group=2, window=0)
+    memory = PlanMemory(PlanKind(2))
 
     for lengths in ([3], [1, 700, 2], [4000], [5, 1], [900] * 9, [1]):  # tokens of each request
         request = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
@@ -16,7 +16,7 @@ def test_memory_holds_the_latest_plan_whatever_was_there_before() -> None:
 
         count, num_parts = memory.write(rows)
 
-        items, expected_parts = plan_attention(request, position, 2, 0)
+        items, expected_parts = plan_attention(request, position, PlanKind(2))
         assert memory.items[:count].tolist() == items.tolist()
         assert memory.address == memory.items.ctypes.data
         assert num_parts == expected_parts

@@ -113,10 +113,8 @@ def test_columns_of_every_part_are_copied() -> None:
     _run(
         [
             gather_call.copy_call(
-                _rows(x),
-                gather_call.Columns(10, 3),
-                out=_rows(out),
-                into=gather_call.Columns(7, 2),
+                gather_call.Columns(_rows(x), 10, 3),
+                into=gather_call.Columns(_rows(out), 7, 2),
                 parts=4,
                 width=5,
             )

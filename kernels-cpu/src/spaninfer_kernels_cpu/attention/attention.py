@@ -20,7 +20,7 @@ from spaninfer_kernels_cpu.attention.attend_call import (
     attend_calls,
 )
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
-from spaninfer_kernels_cpu.attention.attention_plan import plan_attention, plan_selected
+from spaninfer_kernels_cpu.attention.attention_plan import PlanKind, plan_attention, plan_selected
 from spaninfer_kernels_cpu.attention.checks import demand, demand_below
 from spaninfer_kernels_cpu.attention.kv_array import KVArray
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of, check_heads
@@ -127,20 +127,13 @@ def attend(
     if not len(query):
         return
     _, span_len, kv_heads, _ = keys.numbers.shape
-    heads, window = query.shape[1], scores.window or 0
+    heads = query.shape[1]
     check_tables(batch, len(keys.numbers), span_len, scores)
     if selected is not None:
         items, num_parts = plan_selected(batch.position, heads // kv_heads, selected.top_k)
     else:
-        items, num_parts = plan_attention(
-            batch.request,
-            batch.position,
-            heads // kv_heads,
-            window,
-            ahead_of(scores),
-            chunked=scores.chunked,
-            until=batch.until,
-        )
+        kind = PlanKind(heads // kv_heads, scores.window or 0, ahead_of(scores), scores.chunked)
+        items, num_parts = plan_attention(batch.request, batch.position, kind, batch.until)
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)
     words[:] = *(array.ctypes.data for array in arrays), batch.tables.shape[1]

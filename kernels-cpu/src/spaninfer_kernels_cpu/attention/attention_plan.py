@@ -37,29 +37,32 @@ CHUNK: Final = 256  # tokens that one row attends in one go: two key heads fill 
 CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few per cent of the keys
 
 
-def plan_attention(
-    request: Ints,
-    position: Ints,
-    group: int,
-    window: int,
-    ahead: int = 0,
-    *,
-    chunked: bool = False,
-    until: Ints | None = None,
-) -> tuple[Ints, int]:
-    """Return the items [N 9] of rows with request[T] and position[T], and how many parts in all.
+class PlanKind(NamedTuple):
+    """What plans of one attention have in common, whatever the step.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
     all of them; `ahead`: how many more it sees behind its own, of those that are rows here. The
     windows may be `chunked`: see `Scores`. All rows of an item are of one chunk then, and its
     tokens begin where the chunk does, so that the kernel looks for no window.
+    """
+
+    group: int
+    window: int = 0
+    ahead: int = 0
+    chunked: bool = False
+
+
+def plan_attention(
+    request: Ints, position: Ints, kind: PlanKind, until: Ints | None = None
+) -> tuple[Ints, int]:
+    """Return the items [N 9] of rows with request[T] and position[T], and how many parts in all.
 
     until[T]: the position behind the last that each row sees; None: its own. Where it lies further,
     neighbouring rows up to there see as far, as in a picture whose tokens see each other.
     """
     request, position = (np.ascontiguousarray(numbers, np.int32) for numbers in (request, position))
     ends = None if until is None else np.ascontiguousarray(until, np.int32)
-    memory = PlanMemory(group, window, ahead, chunked=chunked)
+    memory = PlanMemory(kind)
     ends_at = 0 if ends is None else ends.ctypes.data
     rows = PlanRows(request.ctypes.data, position.ctypes.data, ends_at, len(request))
     count, num_parts = memory.write(rows)
@@ -76,13 +79,14 @@ class PlanRows(NamedTuple):
 
 
 class PlanMemory:
-    """Memory for the plans of one kind, one after the other: see `plan_attention`.
+    """Memory for the plans of one kind, one after the other.
 
     `address` is that of the items; they move where there are more than ever.
     """
 
-    def __init__(self, group: int, window: int, ahead: int = 0, *, chunked: bool = False) -> None:
-        self._kind = int(group), int(window), int(ahead), int(chunked)
+    def __init__(self, kind: PlanKind) -> None:
+        group, window, ahead, chunked = map(int, kind)
+        self._kind = group, window, ahead, chunked
         self._reserve(0)
 
     @property
@@ -114,7 +118,7 @@ def plan_selected(position: Ints, group: int, top_k: int) -> tuple[Ints, int]:
     An item is of one row, and its tokens are some of those selected, in their order.
     """
     rows = np.arange(len(position), dtype=np.int32)
-    return plan_attention(rows, np.minimum(position, top_k - 1), group, 0)
+    return plan_attention(rows, np.minimum(position, top_k - 1), PlanKind(group))
 
 
 @cache

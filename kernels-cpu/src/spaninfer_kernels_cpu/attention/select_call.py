@@ -20,6 +20,7 @@ from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.attention_plan import (
     ITEM_NUMBERS,
     MAX_QUERIES,
+    PlanKind,
     plan_attention,
 )
 from spaninfer_kernels_cpu.attention.select_kernel import DIGITS, add_scores, select
@@ -78,7 +79,7 @@ def plan_selection(
     It begins with the place of every row's scores in it (int64); rows that see no more than `top_k`
     keys have none, because all of these are selected.
     """
-    items, _ = plan_attention(request, position, heads, 0)
+    items, _ = plan_attention(request, position, PlanKind(heads))
     seen = position.astype(np.int64) + 1
     room = np.where(seen > top_k, (seen + _LINE - 1) // _LINE * _LINE, 0) * 4
     ends = 8 * len(position) + np.cumsum(room)

@@ -104,41 +104,33 @@ def _gather_rows(arguments: _GatherArguments, tokens: int, task: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Columns(Arguments):
-    """The start of a copy: column `first` of every part of a row, parts being `size` numbers."""
+    """The start of a copy: column `first` of every part of rows, parts being `size` numbers."""
 
+    rows: Matrix
     size: int
     first: int
 
 
 @dataclass(frozen=True, slots=True)
 class _CopyArguments(Arguments):
-    x: Matrix
     columns: Columns
-    out: Matrix
     into: Columns
     parts: int
     width: int
 
 
 def copy_call(
-    x: Matrix,
-    columns: Columns,
-    *,
-    out: Matrix,
-    into: Columns,
-    parts: int,
-    width: int,
-    count: int = TOKENS,
+    columns: Columns, *, into: Columns, parts: int, width: int, count: int = TOKENS
 ) -> Call:
-    """Copy `width` numbers of every one of `parts` parts of x's rows to parts of out's rows.
+    """Copy `width` numbers of every one of `parts` parts of rows to parts of other rows.
 
     SizeError where numbers would lie outside of their part.
     """
     demand_size("parts", parts, 1, MAX_SIZE)
     demand_size("width", width, 1, MAX_SIZE)
     demand_size("first", columns.first, 0, columns.size - width)
-    demand_size("first of out", into.first, 0, into.size - width)
-    arguments = _CopyArguments(x=x, columns=columns, out=out, into=into, parts=parts, width=width)
+    demand_size("first of into", into.first, 0, into.size - width)
+    arguments = _CopyArguments(columns=columns, into=into, parts=parts, width=width)
     return Call(_copy, arguments, 1, tokens_per_task(parts * width), count)
 
 
@@ -153,8 +145,8 @@ def _copy(arguments: _CopyArguments, tokens: int, task: int) -> None:
     for row in range(task * some, smaller(tokens, (task + 1) * some)):
         for part in range(parts):
             first = 4 * (part * columns.size + columns.first)
-            source = floats_at(row_at(arguments.x, row) + first, width)
+            source = floats_at(row_at(columns.rows, row) + first, width)
             first = 4 * (part * into.size + into.first)
-            out = floats_at(row_at(arguments.out, row) + first, width)
+            out = floats_at(row_at(into.rows, row) + first, width)
             for i in range(width):
                 out[i] = source[i]

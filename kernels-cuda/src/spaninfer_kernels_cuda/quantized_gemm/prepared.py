@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
@@ -154,25 +155,34 @@ def prepare(
     variant = variant_for(tile, format, dtype, gate)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     grid = launch(shape, tile, format, gpu.sm_count)
-    stride = shape.inner if row_stride is None else row_stride
-    name = np.dtype(dtype).name  # type: ignore[call-overload]
+    rows = _Rows(
+        np.dtype(dtype).name,  # type: ignore[call-overload]
+        shape.inner if row_stride is None else row_stride,
+    )
     return PreparedQuantizedGemm(
         shape,
         tile,
         workspace_bytes=FLAG_BYTES + (_partial_bytes(grid, tile) if grid else 0),
-        _kernel=_load(compiled, gpu, shape, name, stride, tile, grid) if grid else None,
+        _kernel=_load(compiled, gpu, shape, rows, tile, grid) if grid else None,
         _clear=Call(load(compiled, gpu, GEMM_CLEAR), Launch((1, 1, 1), (FLAGS, 1, 1))),
     )
 
 
+class _Rows(NamedTuple):
+    """The rows of x: their elements' type, and how many elements one row begins behind another."""
+
+    dtype: str
+    stride: int
+
+
 def _load(
-    compiled: Compiled, gpu: Gpu, shape: Shape, dtype: str, stride: int, tile: Tile, grid: Launch
+    compiled: Compiled, gpu: Gpu, shape: Shape, rows: _Rows, tile: Tile, grid: Launch
 ) -> General | OnHopper:
     sizes = Sizes(shape.rows, shape.outputs, shape.inner)
     if tile.hopper:
         call = Call(load(compiled, gpu, GEMM_HOPPER), grid, sizes)
-        return OnHopper(shape, dtype, stride, tile.tokens, call)
-    general = GeneralSizes(*sizes, stride=stride)
+        return OnHopper(shape, rows.dtype, rows.stride, tile.tokens, call)
+    general = GeneralSizes(*sizes, stride=rows.stride)
     return General(Call(load(compiled, gpu, GEMM_GENERAL), grid, general))
 
 

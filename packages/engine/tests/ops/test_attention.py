@@ -10,6 +10,7 @@ import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.backends.host.device import build_step
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -120,8 +121,8 @@ def test_sinks_take_their_share_of_every_softmax(window: int | None, backend: Ba
         *(step, backend.put(spans.ops, query)),
         group=0,
         layer=LAYER,
+        scoring=Scoring(**scores),
         sinks=backend.put(spans.ops, sinks),
-        **scores,
     )
 
     backend.check(spans.ops, actual, _expected(GROUPED, query, None, sinks=sinks, **scores))
@@ -139,8 +140,9 @@ def test_attention_over_spans_is_as_defined(
     query = _random((step.num_tokens, 6, GROUPED.key_size), 99)
     scores = {"scale": 0.4, "softcap": softcap, "window": window}
 
+    scoring = Scoring(**scores, alibi=alibi)
     actual = spans.ops.attend(
-        step, backend.put(spans.ops, query), group=0, layer=LAYER, alibi=alibi, **scores
+        step, backend.put(spans.ops, query), group=0, layer=LAYER, scoring=scoring
     )
 
     backend.check(spans.ops, actual, _expected(GROUPED, query, alibi, **scores))
@@ -154,7 +156,10 @@ def test_windows_in_chunks_do_not_slide(window: int, backend: Backend) -> None:
     query = _random((step.num_tokens, 6, GROUPED.key_size), 99)
     scores = {"scale": 0.4, "softcap": None, "window": window, "chunked": True}
 
-    actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, **scores)
+    scoring = Scoring(**scores)
+    actual = spans.ops.attend(
+        step, backend.put(spans.ops, query), group=0, layer=LAYER, scoring=scoring
+    )
 
     backend.check(spans.ops, actual, _expected(GROUPED, query, None, **scores))
 
@@ -166,7 +171,10 @@ def test_keys_and_values_may_differ_in_width(group: CacheGroup, backend: Backend
     step = spans.write(SLICES)
     query = _random((step.num_tokens, 6, group.key_size), 99)
 
-    actual = spans.ops.attend(step, backend.put(spans.ops, query), group=0, layer=LAYER, scale=0.4)
+    scoring = Scoring(0.4)
+    actual = spans.ops.attend(
+        step, backend.put(spans.ops, query), group=0, layer=LAYER, scoring=scoring
+    )
 
     scores = {"scale": 0.4, "softcap": None, "window": None}
     backend.check(spans.ops, actual, _expected(group, query, None, **scores))
@@ -268,10 +276,10 @@ def test_with_all_keys_selected_attention_is_dense_to_the_bit(backend: Backend) 
     step = spans.write(SLICES)
     query = backend.put(spans.ops, _random((step.num_tokens, 6, LATENT.key_size), 99))
     selected = backend.put(spans.ops, _selected(*_index(step.num_tokens, 3), 64))
-    place = {"group": 0, "layer": LAYER, "scale": 0.4}
+    place = {"group": 0, "layer": LAYER}
 
-    sparse = spans.ops.attend_selected(step, query, selected, **place)
-    dense = spans.ops.attend(step, query, **place)
+    sparse = spans.ops.attend_selected(step, query, selected, **place, scale=0.4)
+    dense = spans.ops.attend(step, query, **place, scoring=Scoring(0.4))
 
     assert np.array_equal(spans.ops.to_host(sparse), spans.ops.to_host(dense))
 

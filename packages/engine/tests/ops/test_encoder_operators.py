@@ -12,6 +12,7 @@ import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from contexts import metadata_of
 from numpy.typing import NDArray
+from spaninfer_engine.ops.scoring import RaggedScoring
 from spaninfer_engine.ops.step import Step
 from spaninfer_op_reference.pool import POOLINGS
 
@@ -59,7 +60,7 @@ def test_attention_sees_the_whole_text_and_nothing_of_others(
     key, value = _random(total, kv_heads, 16, seed=1), _random(total, kv_heads, 8, seed=2)
 
     inputs = [backend.put(ops, array) for array in (query, key, value)]
-    actual = ops.attend_ragged(_step(ops), *inputs, scale=0.25)
+    actual = ops.attend_ragged(_step(ops), *inputs, scoring=RaggedScoring(0.25))
 
     texts = _by_text(query, key, value)
     expected = [definition.attend_ragged(*text, scale=0.25) for text in texts]
@@ -85,7 +86,9 @@ def test_attention_sees_as_far_back_and_ahead_as_it_is_told(
     arrays = [_random(total, 2, 16, seed=seed) for seed in range(3)]
 
     actual = ops.attend_ragged(
-        _step(ops), *(backend.put(ops, array) for array in arrays), scale=0.25, **scores
+        _step(ops),
+        *(backend.put(ops, array) for array in arrays),
+        scoring=RaggedScoring(0.25, **scores),
     )
 
     expected = [definition.attend_ragged(*text, scale=0.25, **scores) for text in _by_text(*arrays)]
@@ -110,9 +113,8 @@ def test_every_head_adds_its_bias_for_how_far_apart_tokens_are(
     actual = ops.attend_ragged(
         _step(ops),
         *(backend.put(ops, array) for array in (query, key, value)),
-        scale=0.25,
+        scoring=RaggedScoring(0.25, **scores),
         position_bias=ops.pack([biases], ops.layout("attend_ragged", "position_bias")),
-        **scores,
     )
 
     expected = [

@@ -12,7 +12,7 @@ import spaninfer_op_reference as definition
 from backends import EVERYWHERE, EXACT, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.ops.step import Rotation, Rows
-from spaninfer_engine.spec.mlp_nodes import ActivationName
+from spaninfer_engine.spec.mlp_nodes import ActivationName, Routing
 
 Array = NDArray[Any]
 
@@ -299,7 +299,7 @@ def test_experts_are_chosen_as_defined(
     correction = np.random.default_rng(1).standard_normal(16) * 0.1 if corrected else None
     packed = {} if correction is None else {"correction": backend.put(ops, correction)}
 
-    ids, shares = ops.route(backend.put(ops, logits), **packed, **scores)
+    ids, shares = ops.route(backend.put(ops, logits), routing=Routing(**scores), **packed)
 
     expected_ids, expected = definition.route(logits, correction=correction, **scores)
     np.testing.assert_array_equal(ops.to_host(ids), expected_ids)

@@ -12,6 +12,7 @@ import spaninfer_op_reference as definition
 from backends import BACKENDS, Backend
 from contexts import metadata_of
 from numpy.typing import NDArray
+from spaninfer_engine.ops.scoring import RaggedScoring
 from spaninfer_engine.ops.step import Blend, Step, metadata_of_runs
 
 Array = NDArray[Any]
@@ -38,7 +39,8 @@ def test_patches_see_their_window_or_their_frame(in_windows: bool, backend: Back
     bounds = np.cumsum([0, *(WINDOWS if in_windows else FRAMES)]).tolist()
 
     inputs = [backend.put(ops, array) for array in arrays]
-    actual = ops.attend_ragged(_step(ops), *inputs, scale=0.25, in_windows=in_windows)
+    scoring = RaggedScoring(0.25, in_windows=in_windows)
+    actual = ops.attend_ragged(_step(ops), *inputs, scoring=scoring)
 
     expected = [
         definition.attend_ragged(*(array[first:last] for array in arrays), scale=0.25)

@@ -182,7 +182,7 @@ def test_windows_caps_and_frequencies_are_constants_of_the_layer():
     attends = [item for item in program.operations if item.operator == "attend"]
     rotations = [item for item in program.operations if item.operator == "rotate"][::2]
 
-    assert [item.constant("window") for item in attends] == [7, None, 7, None]
+    assert [item.scoring().window for item in attends] == [7, None, 7, None]
     assert [item.constant("group") for item in attends] == [0, 1, 0, 1]
     assert [item.constant("layer") for item in attends] == [0, 0, 1, 1]
     assert [program.ropes[item.constant("rope")].frequencies.theta for item in rotations] == [

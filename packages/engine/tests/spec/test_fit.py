@@ -11,7 +11,7 @@ from media_models import HEARING, SIGHTS
 from spaninfer_engine.spec import find, resolve
 from spaninfer_engine.spec.attention_nodes import Heads, Rope
 from spaninfer_engine.spec.fit import misfits
-from spaninfer_engine.spec.mlp_nodes import Scores
+from spaninfer_engine.spec.mlp_nodes import Routing
 from spaninfer_engine.spec.nodes import Decoder, Layer
 from spaninfer_engine.spec.weight_nodes import Weight
 
@@ -81,9 +81,9 @@ def test_experts_can_be_chosen(changed: dict[str, Any]) -> None:
     whole = decoder("deepseek_v3")  # 3 of 8 experts, within 2 of 4 groups, by their best two
     layer = whole.layers[-1]
     mlp: Any = layer.mlp
-    assert isinstance(mlp.scores, Scores)
-    scores = dataclasses.replace(mlp.scores, **changed)
-    routed = dataclasses.replace(layer, mlp=dataclasses.replace(mlp, scores=scores))
+    assert isinstance(mlp.routing, Routing)
+    routing = dataclasses.replace(mlp.routing, **changed)
+    routed = dataclasses.replace(layer, mlp=dataclasses.replace(mlp, routing=routing))
 
     assert list(misfits(_with_layer(whole, routed)))
 

@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import normalize_rows, relative_position_buckets
 
 from spaninfer_engine.dummy_array import DummyArray
+from spaninfer_engine.ops.scoring import RaggedScoring, Scoring
+from spaninfer_engine.spec.mlp_nodes import Routing
 from spaninfer_engine.spec.weight_nodes import Ones, Weight
 
-Constant: TypeAlias = int | float | str | bool | tuple[int, ...] | tuple[str, ...] | None
+Constant: TypeAlias = (
+    int | float | str | bool | tuple[int, ...] | tuple[str, ...] | Scoring | RaggedScoring | Routing
+)
 Host: TypeAlias = NDArray[np.generic]
 Packable: TypeAlias = Host | DummyArray  # what a weight is made of
 
@@ -254,6 +258,24 @@ class Operation:
     def constant(self, name: str) -> Constant:
         """Return the constant called `name`; KeyError if there is none."""
         return dict(self.constants)[name]
+
+    def scoring(self) -> Scoring:
+        """Return the scores of an attention over the KV cache."""
+        value = self.constant("scoring")
+        assert isinstance(value, Scoring), value
+        return value
+
+    def ragged_scoring(self) -> RaggedScoring:
+        """Return the scores of an attention among tokens of one text."""
+        value = self.constant("scoring")
+        assert isinstance(value, RaggedScoring), value
+        return value
+
+    def routing(self) -> Routing:
+        """Return the routing function of a choice of experts."""
+        value = self.constant("routing")
+        assert isinstance(value, Routing), value
+        return value
 
     def number(self, name: str) -> float:
         """Return the constant called `name`, which is a number."""

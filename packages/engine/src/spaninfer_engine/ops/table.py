@@ -18,13 +18,13 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Use
+from spaninfer_engine.ops.scoring import RaggedScoring, Scoring
 from spaninfer_engine.ops.step import A, Step
 from spaninfer_engine.ops.tensors import Tensors
 from spaninfer_engine.spec.attention_nodes import RopeStyle
-from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName, Routing
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 
-AlibiKind: TypeAlias = Literal["plain", "scaled", "rounded"]
 Kernel: TypeAlias = Callable[..., Any]  # (step, *inputs) -> one array, a tuple of arrays, or None
 Pack: TypeAlias = Callable[[Sequence[Use], str], Any]  # uses, layout -> the backend's weight
 
@@ -207,20 +207,12 @@ class Ops(Tensors[A], Protocol[A]):
         *,
         group: int,
         layer: int,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        chunked: bool = False,
-        alibi: AlibiKind | None = None,
+        scoring: Scoring,
         sinks: A | None = None,
     ) -> A:
-        """[T H E]: softmax(scores) over the values of positions p - window < j <= p.
+        """[T H E]: softmax(scores) over the values of the positions that each token sees.
 
-        Where windows are `chunked`, over those of p // window == j // window, j <= p.
-
-        scores = softcap(scale * q.k) + bias; the bias of head h at position j is slope_h * j,
-        times `scale` where it is "scaled" or "rounded", and rounded to bfloat16 before that where
-        it is "rounded". sinks[H] are scores of one key more, which has no value.
+        sinks[H] are scores of one key more, which has no value.
         """
         ...
 
@@ -251,19 +243,13 @@ class Ops(Tensors[A], Protocol[A]):
         key: A,
         value: A,
         *,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        ahead: int | None = None,
-        in_windows: bool = False,
+        scoring: RaggedScoring,
         position_bias: A | None = None,
     ) -> A:
-        """[T H E]: softmax(softcap(scale * q.k) + bias) over values of the slice that the token is
-        in, or, where `in_windows`, of the tower's window that the patch is in.
+        """[T H E]: softmax(scores) over the values of the tokens that each token sees.
 
-        query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached. A token
-        at position i sees those at positions i - window < j <= i + ahead; None: without that bound.
-        The bias is position_bias[h, R + j - i] of position_bias[H 2R+1], farther than R that of R.
+        query[T H D], key[T K D], value[T K E]: slices are whole texts, nothing is cached. The bias
+        is position_bias[h, R + j - i] of position_bias[H 2R+1], farther than R that of R.
         """
         ...
 
@@ -309,13 +295,7 @@ class Ops(Tensors[A], Protocol[A]):
         self,
         logits: A,
         *,
-        kind: Literal["softmax", "sigmoid"],
-        top_k: int,
-        normalise: bool,
-        scale: float,
-        groups: int,
-        group_topk: int,
-        group_score: Literal["max", "top2"],
+        routing: Routing,
         correction: A | None = None,
     ) -> tuple[A, A]:
         """Expert ids [T k] and weights [T k] of logits[T X]; see op_reference.route."""

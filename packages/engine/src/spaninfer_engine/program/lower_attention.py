@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spaninfer_engine.ops.operation import ByDistance, GroupedRows, HeadRows, Use
+from spaninfer_engine.ops.scoring import AlibiKind, RaggedScoring, Scoring
 from spaninfer_engine.program.builder import ProgramBuilder, affine
 from spaninfer_engine.program.lower_delta import lower_delta
 from spaninfer_engine.spec.attention_nodes import (
@@ -57,6 +58,7 @@ def _causal(program: ProgramBuilder, node: Attention, x: str) -> str:
         )
     place = program.layer_in_group(node.group)
     program.add_many("append", k, v, names=(), group=node.group, layer=place)
+    alibi = _alibi(node.positions)
     read = program.add(
         "attend",
         q,
@@ -64,11 +66,7 @@ def _causal(program: ProgramBuilder, node: Attention, x: str) -> str:
         uses=() if node.sinks is None else (Use("sinks", (node.sinks,)),),
         group=node.group,
         layer=place,
-        scale=node.scale,
-        softcap=node.softcap,
-        window=node.window,
-        chunked=node.chunked,
-        alibi=_alibi(node.positions),
+        scoring=Scoring(node.scale, node.softcap, node.window, alibi, node.chunked),
     )
     read = program.add("merge_heads", read, name="read")
     if isinstance(node.qkv, SplitQkv) and node.gated:
@@ -86,16 +84,13 @@ def _part_of_heads(
 
 
 def _ragged(program: ProgramBuilder, node: RaggedAttention, x: str) -> str:
+    scoring = RaggedScoring(node.scale, node.softcap, node.window, node.ahead, node.in_windows)
     read = program.add(
         "attend_ragged",
         *_placed(program, node, x),
         name="read",
         uses=_position_bias(node.positions),
-        scale=node.scale,
-        softcap=node.softcap,
-        window=node.window,
-        ahead=node.ahead,
-        in_windows=node.in_windows,
+        scoring=scoring,
     )
     return program.linear(node.out, program.add("merge_heads", read, name="read"), "attention")
 
@@ -124,14 +119,21 @@ def _latent(program: ProgramBuilder, node: MlaAttention, x: str) -> str:
     k = program.add("concat", latent, _rotate(program, node.rope, k_rope), name="k")
     place = program.layer_in_group(node.group)
     program.add_many("append", k, names=(), group=node.group, layer=place)
-    operator, read_by = "attend", [q]
     if isinstance(node.indexer, Indexer):
         program.selected = _select(program, node.indexer, low, x, node.rope)
-    if node.indexer is not None:
-        operator, read_by = "attend_selected", [q, program.selected]
-    read = program.add(
-        operator, *read_by, name="read", group=node.group, layer=place, scale=node.scale
-    )
+    if node.indexer is None:
+        scoring = Scoring(node.scale)
+        read = program.add("attend", q, name="read", group=node.group, layer=place, scoring=scoring)
+    else:
+        read = program.add(
+            "attend_selected",
+            q,
+            program.selected,
+            name="read",
+            group=node.group,
+            layer=place,
+            scale=node.scale,
+        )
     read = program.add("head_linear", read, name="read", uses=(_value_up(node),))
     return program.linear(node.out, program.add("merge_heads", read, name="read"), "attention")
 
@@ -231,7 +233,7 @@ def _position_bias(positions: object) -> tuple[Use, ...]:
             return ()
 
 
-def _alibi(positions: Rope | Alibi | None) -> str | None:
+def _alibi(positions: Rope | Alibi | None) -> AlibiKind | None:
     match positions:
         case Alibi(rounded=True):
             return "rounded"

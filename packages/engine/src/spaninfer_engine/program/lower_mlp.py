@@ -12,7 +12,7 @@ from spaninfer_engine.spec.mlp_nodes import (
     GatedMLP,
     PlainMLP,
     RoutedMLP,
-    Scores,
+    Routing,
     StackedExperts,
 )
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
@@ -50,10 +50,10 @@ def _gated(program: ProgramBuilder, gate: str, up: str, down: Linear, act: str) 
 def _routed(program: ProgramBuilder, node: RoutedMLP, x: str) -> str:
     router = affine(node.router.weight, node.router.bias)
     logits = program.add("router", x, name="routing", uses=router)
-    chosen, taken = _route(program, node, logits, node.scores), x
+    chosen, taken = _route(program, node, logits, node.routing), x
     if node.input_scaled:
         taken = program.add("scale_rows", x, chosen[1], name="scaled")
-        one = replace(node.scores, normalise=True)  # of one expert that is a share of 1
+        one = replace(node.routing, normalise=True)  # of one expert that is a share of 1
         chosen = _route(program, node, logits, one)
     y = _experts(program, node, taken, chosen)
     if node.shared is None:
@@ -66,22 +66,11 @@ def _routed(program: ProgramBuilder, node: RoutedMLP, x: str) -> str:
 
 
 def _route(
-    program: ProgramBuilder, node: RoutedMLP, logits: str, scores: Scores
+    program: ProgramBuilder, node: RoutedMLP, logits: str, routing: Routing
 ) -> tuple[str, ...]:
     uses = () if node.correction is None else (_correction(node.correction),)
-    return program.add_many(
-        "route",
-        logits,
-        names=("ids", "shares"),
-        uses=uses,
-        kind=scores.kind,
-        top_k=scores.top_k,
-        normalise=scores.normalise,
-        scale=scores.scale,
-        groups=scores.groups,
-        group_topk=scores.group_topk,
-        group_score=scores.group_score,
-    )
+    names = "ids", "shares"
+    return program.add_many("route", logits, names=names, uses=uses, routing=routing)
 
 
 def _experts(program: ProgramBuilder, node: RoutedMLP, x: str, chosen: tuple[str, ...]) -> str:

@@ -41,7 +41,7 @@ class PlainMLP:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class Routing:
     """The routing function: from router logits to a few weighted experts."""
 
     kind: Literal["softmax", "sigmoid"]
@@ -80,7 +80,7 @@ class RoutedMLP:
 
     router: Linear
     correction: Weight | None  # [E] or [1, E]: added to scores for the choice, not for the weights
-    scores: Scores
+    routing: Routing
     experts: EachExpert | StackedExperts
     act: GateName
     input_scaled: bool = False  # the share of the one chosen scales its input instead (Llama 4)

@@ -11,6 +11,7 @@ import spaninfer_op_reference as definition
 from backends import ON_GPU, Backend
 from numpy.typing import NDArray
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import SpanCache, Step
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -186,7 +187,8 @@ def _check(
     def forward(step: Step[Any]) -> Any:
         spans.write(step, parts)
         asked = backend.put(spans.ops, query)
-        return spans.ops.attend(step, asked, group=0, layer=LAYER, alibi=alibi, **scores)
+        scoring = Scoring(**scores, alibi=alibi)
+        return spans.ops.attend(step, asked, group=0, layer=LAYER, scoring=scoring)
 
     actual = spans.run(parts, forward)
 

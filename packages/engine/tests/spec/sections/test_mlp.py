@@ -11,7 +11,7 @@ from spaninfer_engine.spec.mlp_nodes import (
     GatedMLP,
     PlainMLP,
     RoutedMLP,
-    Scores,
+    Routing,
     StackedExperts,
 )
 from spaninfer_engine.spec.weight_nodes import Weight
@@ -107,7 +107,7 @@ def test_deepseek_v3_scores_by_groups_with_a_correction_and_shared_experts() -> 
     dense, routed, _ = mlps(config)
 
     assert isinstance(dense, GatedMLP)
-    assert routed.scores == Scores(
+    assert routed.routing == Routing(
         "sigmoid", top_k=3, normalise=True, scale=2.5, groups=4, group_topk=2, group_score="top2"
     )
     assert routed.correction == Weight("model.layers.1.mlp.gate.e_score_correction_bias", (8,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from spaninfer_kernels_cpu import (
@@ -13,6 +12,7 @@ from spaninfer_kernels_cpu import (
     IndexQuery,
     KVArray,
     LayerCache,
+    PlanKind,
     Scores,
     Selected,
     ahead_of,
@@ -26,7 +26,8 @@ from spaninfer_engine.backends.cpu.kv_cache import cached_in
 from spaninfer_engine.backends.cpu.recorder import Floats, Recorder, Value
 from spaninfer_engine.backends.cpu.script import Values, Write
 from spaninfer_engine.ops.operation import Operation
-from spaninfer_engine.ops.table import AlibiKind, Pack
+from spaninfer_engine.ops.scoring import Scoring
+from spaninfer_engine.ops.table import Pack
 
 MAX_TEXT = 1 << 30  # tokens of a text: more than any
 
@@ -45,23 +46,19 @@ def append(operation: Operation, _pack: Pack) -> Write:
 
 def attend(operation: Operation, pack: Pack) -> Write:
     """Return attention of queries over the spans of a layer."""
-    constants: dict[str, Any] = dict(operation.constants)
+    scoring = operation.scoring()
     sinks = pack(operation.weights, "wide") if operation.weights else None
 
     def write(to: Recorder, query: Value) -> Values:
         spans = _spans(operation, to)
         heads = query.shape[0]
         out = to.new(heads, spans.values.size, per_logit=False)
-        scores = scores_of(heads, *(constants.get(name) for name in _SCORES))
+        scores = scores_of(heads, scoring)
         if sinks is not None:
             scores = replace(scores, sinks=sinks)
-        kv_heads = spans.keys.numbers.shape[2]
-        plan = to.inputs.plan(
-            heads // kv_heads,
-            scores.window or 0,
-            4 * heads * (spans.values.size + PART_NUMBERS),
-            chunked=scores.chunked,
-        )
+        group = heads // spans.keys.numbers.shape[2]
+        kind = PlanKind(group, scoring.window or 0, chunked=scoring.chunked)
+        plan = to.inputs.plan(kind, 4 * heads * (spans.values.size + PART_NUMBERS))
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
         )
@@ -111,17 +108,11 @@ def ragged(operation: Operation, pack: Pack) -> Write:
     All texts together are as spans of which any row may be the first: a text's table has that
     one number, and what lies `i` rows behind it are its keys at position i.
     """
-    constants: dict[str, Any] = dict(operation.constants)
-    window = constants.get("window")
+    scoring = operation.ragged_scoring()
     biases = pack(operation.weights, "wide") if operation.weights else None
     scores = Scores(
-        constants["scale"],
-        constants.get("softcap"),
-        window,
-        biases=biases,
-        ahead=constants.get("ahead"),
+        scoring.scale, scoring.softcap, scoring.window, biases=biases, ahead=scoring.ahead
     )
-    in_windows = bool(constants.get("in_windows"))
 
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:
         heads = query.shape[0]
@@ -131,16 +122,11 @@ def ragged(operation: Operation, pack: Pack) -> Write:
         spans = LayerCache(
             KVArray(_as_spans(key)),
             KVArray(_as_spans(value)),
-            *(inputs.windows() if in_windows else runs),
+            *(inputs.windows() if scoring.in_windows else runs),
         )
         row_bytes = 4 * heads * (value.shape[1] + PART_NUMBERS)
-        plan = inputs.plan(
-            heads // key.shape[0],
-            window or 0,
-            row_bytes,
-            ahead_of(scores),
-            in_windows=in_windows,
-        )
+        kind = PlanKind(heads // key.shape[0], scoring.window or 0, ahead_of(scores))
+        plan = inputs.plan(kind, row_bytes, in_windows=scoring.in_windows)
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
         )
@@ -158,26 +144,20 @@ def _as_spans(value: Value) -> Floats:
     )
 
 
-_SCORES = ("scale", "softcap", "window", "alibi", "chunked")
-
-
 @cache
-def scores_of(
-    heads: int,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    alibi: AlibiKind | None,
-    chunked: bool | None,
-) -> Scores:
+def scores_of(heads: int, scoring: Scoring) -> Scores:
     """Return the kernel's settings, the same for every step; checked once."""
-    if alibi is None:
-        return Scores(scale, softcap, window, chunked=bool(chunked))
+    plain = Scores(scoring.scale, scoring.softcap, scoring.window, chunked=scoring.chunked)
     slopes = alibi_slopes(heads)
-    if alibi == "rounded":
-        return Scores(scale, softcap, window, to_bfloat16(slopes), rounded=True)
-    slopes = slopes * (scale if alibi == "scaled" else 1.0)
-    return Scores(scale, softcap, window, slopes.astype(np.float32))
+    match scoring.alibi:
+        case None:
+            return plain
+        case "plain":
+            return replace(plain, slopes=slopes.astype(np.float32))
+        case "scaled":
+            return replace(plain, slopes=(slopes * scoring.scale).astype(np.float32))
+        case "rounded":
+            return replace(plain, slopes=to_bfloat16(slopes), rounded=True)
 
 
 def _spans(operation: Operation, to: Recorder) -> LayerCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from spaninfer_kernels_cpu import ExpertWeights, Routes, route_call
 
@@ -18,8 +19,8 @@ _BIASES = ("gate_up_bias", "down_bias")
 
 def route(operation: Operation, pack: Pack) -> Write:
     """Ids and shares; the ids are int32 in the memory of float32, which calls alone read."""
-    scores = dict(operation.constants)
-    top_k = int(operation.number("top_k"))
+    routing = operation.routing()
+    scores, top_k = asdict(routing), routing.top_k
     correction = pack([use_of(operation, "correction")], "wide") if operation.weights else None
 
     def write(to: Recorder, logits: Value) -> Values:

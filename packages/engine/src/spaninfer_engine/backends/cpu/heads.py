@@ -65,10 +65,8 @@ def _copied(
     count = out.size // parts
     to.calls.append(
         copy_call(
-            x.rows,
-            Columns(size, first),
-            out=out.rows,
-            into=Columns(count, 0),
+            Columns(x.rows, size, first),
+            into=Columns(out.rows, count, 0),
             parts=parts,
             width=count,
             count=x.count,
@@ -89,10 +87,8 @@ def concat(_operation: Operation, _pack: Pack) -> Write:
             size = x.shape[-1]
             to.calls.append(
                 copy_call(
-                    x.rows,
-                    Columns(size, 0),
-                    out=out.rows,
-                    into=Columns(width, first),
+                    Columns(x.rows, size, 0),
+                    into=Columns(out.rows, width, first),
                     parts=parts,
                     width=size,
                     count=x.count,
@@ -112,12 +108,11 @@ def join_rows(operation: Operation, _pack: Pack) -> Write:
         out = to.new(joined * x.size, per_logit=True)
         start, stride = x.rows.address, x.rows.stride
         for which in range(joined):
+            every = Matrix(start + which * stride, joined * stride)
             to.calls.append(
                 copy_call(
-                    Matrix(start + which * stride, joined * stride),
-                    Columns(x.size, 0),
-                    out=out.rows,
-                    into=Columns(out.size, which * x.size),
+                    Columns(every, x.size, 0),
+                    into=Columns(out.rows, out.size, which * x.size),
                     parts=1,
                     width=x.size,
                     count=out.count,

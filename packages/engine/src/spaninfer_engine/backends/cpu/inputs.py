@@ -14,6 +14,7 @@ from spaninfer_kernels_cpu import (
     TOKENS,
     AttentionPlan,
     ExpertCounts,
+    PlanKind,
     PlanMemory,
     PlanRows,
     SelectionPlan,
@@ -39,14 +40,11 @@ _PLANS = _ANGLES + 2 * MAX_ROPES
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The items of attention with that many query heads per key head, and a window; see `plan`."""
+    """The items of attention of one kind; see `plan`."""
 
-    group: int
-    window: int
-    ahead: int
+    kind: PlanKind
     row_bytes: int
     in_windows: bool
-    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +128,13 @@ class Inputs:
         """Return the words of the cosines and the sines of a rotary embedding."""
         return self._word(_ANGLES + 2 * rope), self._word(_ANGLES + 2 * rope + 1)
 
-    def plan(
-        self,
-        group: int,
-        window: int,
-        row_bytes: int,
-        ahead: int = 0,
-        *,
-        in_windows: bool = False,
-        chunked: bool = False,
-    ) -> AttentionPlan:
-        """Return how attention with that many query heads per key head is cut from now on.
+    def plan(self, kind: PlanKind, row_bytes: int, *, in_windows: bool = False) -> AttentionPlan:
+        """Return how attention of this kind is cut from now on.
 
         `row_bytes`: of the parts that one row leaves. `in_windows`: among the rows of a tower's
-        windows. `chunked`: windows do not slide.
+        windows.
         """
-        count = self._count(_Plan(group, window, ahead, row_bytes, in_windows, chunked))
+        count = self._count(_Plan(kind, row_bytes, in_windows))
         return AttentionPlan(count, *self._plan_words(count))
 
     def selection(self, heads: int, top_k: int) -> SelectionPlan:
@@ -238,9 +227,9 @@ class Inputs:
                 return self._counts[rows] * top_k
             case _Runs(rows, top_k, experts):
                 return num_segments(self._counts[rows], top_k, experts)
-            case _Plan(group, window, ahead, row_bytes, in_windows, chunked):
+            case _Plan(kind, row_bytes, in_windows):
                 if count not in self._plans:
-                    self._plans[count] = PlanMemory(group, window, ahead, chunked=chunked)
+                    self._plans[count] = PlanMemory(kind)
                 memory, word = self._plans[count], _PLANS + 2 * count
                 num_items, parts = memory.write(self._rows(in_windows=in_windows))
                 self._words[word] = memory.address

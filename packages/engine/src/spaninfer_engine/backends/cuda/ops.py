@@ -38,13 +38,13 @@ from spaninfer_engine.backends.cuda.weights.packing import (
     WeightForms,
     WeightPacker,
 )
-from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.ops import TorchOps
 from spaninfer_engine.config import KVDType
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.operation import Operation, Packable
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
-from spaninfer_engine.ops.table import AlibiKind, Claim
+from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.spec.attention_nodes import Rope, RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -268,27 +268,20 @@ class CudaOps(TorchOps):
         *,
         group: int,
         layer: int,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        chunked: bool = False,
-        alibi: AlibiKind | None = None,
+        scoring: Scoring,
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Attention by kernels where they support the sizes, decodes apart from longer slices."""
         plan: Plan = step.attention
-        scoring = Scoring(scale, softcap, window, alibi, chunked)
         layout = plan.pools[group].layout
-        if self._has_no_kernel(layout.key_size, layout.value_size, alibi, chunked):
+        if self._has_no_kernel(layout.key_size, layout.value_size, scoring):
             return plan.attend_plainly(query, group, layer, scoring, sinks)
         return plan.attend(query, group, layer, scoring, sinks).view(*query.shape[:2], -1)
 
     def is_plain(self, operation: Operation) -> bool:
         """Return True if plain torch operators compute this attention, for want of a kernel."""
         group = self._groups[int(str(operation.constant("group")))]
-        constants = dict(operation.constants)
-        kinds = constants.get("alibi"), bool(constants.get("chunked"))
-        return self._has_no_kernel(group.key_size, group.value_size, *kinds)
+        return self._has_no_kernel(group.key_size, group.value_size, operation.scoring())
 
     def select_keys(
         self,
@@ -329,15 +322,16 @@ class CudaOps(TorchOps):
             )
         return True
 
-    def _has_no_kernel(self, key_size: int, value_size: int, alibi: object, chunked: bool) -> bool:
+    def _has_no_kernel(self, key_size: int, value_size: int, scoring: Scoring) -> bool:
         """Raise ConfigError where plain operators would have to read codes."""
         grain = CODE_GRAIN if self._format is Format.UINT4 else HEAD_GRAIN
-        plain = key_size % grain or value_size % grain or alibi == "rounded" or chunked
+        sizes = key_size % grain or value_size % grain
+        plain = sizes or scoring.alibi == "rounded" or scoring.chunked
         if plain and self._format not in FORMATS.values():
             raise ConfigError(
                 f"kv_dtype {self._format.label} is not supported for this model's "
                 f"attention: heads of {key_size} and {value_size} channels, ALiBi "
-                f"{alibi}, chunks {chunked}; omit kv_dtype"
+                f"{scoring.alibi}, chunks {scoring.chunked}; omit kv_dtype"
             )
         return bool(plain)
 

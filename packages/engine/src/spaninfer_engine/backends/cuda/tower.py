@@ -23,6 +23,7 @@ from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.weights.linear import LinearWeight
 from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.scoring import RaggedScoring
 from spaninfer_engine.ops.step import Step
 from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.spec.mlp_nodes import ActivationName
@@ -174,34 +175,23 @@ class CudaTowerOps(CudaOps):
         key: Tensor,
         value: Tensor,
         *,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        ahead: int | None = None,
-        in_windows: bool = False,
+        scoring: RaggedScoring,
         position_bias: Tensor | None = None,
     ) -> Tensor:
         """Rows of a text, a frame, a window or a clip see one another, all in one launch."""
         size, arrays = query.shape[2], (query, key, value)
         if size % HEAD_GRAIN or size > MAX_HEAD_SIZE or value.shape != key.shape:
             return super().attend_ragged(
-                step,
-                *arrays,
-                scale=scale,
-                softcap=softcap,
-                window=window,
-                ahead=ahead,
-                in_windows=in_windows,
-                position_bias=position_bias,
+                step, *arrays, scoring=scoring, position_bias=position_bias
             )
         biased = position_bias is not None
-        plan = self._plan(step, in_windows, query.shape, key.shape[1], biased=biased)
+        plan = self._plan(step, scoring.in_windows, query.shape, key.shape[1], biased=biased)
         read: Tensor = plan.run(
             *arrays,
-            softmax_scale=scale,
-            softcap=softcap,
-            window=window,
-            ahead=ahead,
+            softmax_scale=scoring.scale,
+            softcap=scoring.softcap,
+            window=scoring.window,
+            ahead=scoring.ahead,
             biases=position_bias,
             stream=self.stream,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import asdict
 
 import numpy as np
 import spaninfer_op_reference as definition
@@ -11,7 +11,9 @@ import spaninfer_op_reference as definition
 from spaninfer_engine.backends.host.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.host.tensors import Array, HostTensors
 from spaninfer_engine.ops.bound import BoundProgram
+from spaninfer_engine.ops.scoring import RaggedScoring
 from spaninfer_engine.ops.step import Step
+from spaninfer_engine.spec.mlp_nodes import Routing
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 
@@ -143,17 +145,23 @@ class HostOps(HostTensors):
         key: Array,
         value: Array,
         *,
-        in_windows: bool = False,
+        scoring: RaggedScoring,
         position_bias: Array | None = None,
-        **scores: Any,
     ) -> Array:
         """Text by text."""
         out = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
-        for first, last, *_ in step.attends_in(windows=in_windows).batch.runs():
-            parts = (each[first:last] for each in (query, key, value))
+        for first, last, *_ in step.attends_in(windows=scoring.in_windows).batch.runs():
+            bias = None
             if position_bias is not None:
-                scores["bias"] = definition.relative_position_bias(position_bias, last - first)
-            out[first:last] = definition.attend_ragged(*parts, **scores)
+                bias = definition.relative_position_bias(position_bias, last - first)
+            out[first:last] = definition.attend_ragged(
+                *(each[first:last] for each in (query, key, value)),
+                scale=scoring.scale,
+                softcap=scoring.softcap,
+                window=scoring.window,
+                ahead=scoring.ahead,
+                bias=bias,
+            )
         return out
 
     def cross_attend(
@@ -205,7 +213,7 @@ class HostOps(HostTensors):
         return np.concatenate(vectors, 1)
 
     def route(
-        self, logits: Array, *, correction: Array | None = None, **scores: Any
+        self, logits: Array, *, routing: Routing, correction: Array | None = None
     ) -> tuple[Array, Array]:
         """Choose experts."""
-        return definition.route(logits, correction=correction, **scores)
+        return definition.route(logits, correction=correction, **asdict(routing))

@@ -6,8 +6,8 @@ import numpy as np
 import spaninfer_op_reference as definition
 
 from spaninfer_engine.backends.host.tensors import Array
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import AttentionMetadata, Step
-from spaninfer_engine.ops.table import AlibiKind
 from spaninfer_engine.step.batch import Run
 
 
@@ -16,12 +16,7 @@ def attend_by_definition(
     query: Array,
     group: int,
     layer: int,
-    *,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    chunked: bool,
-    alibi: AlibiKind | None,
+    scoring: Scoring,
     sinks: Array | None,
 ) -> Array:
     """[T H E]: request by request, as spaninfer_op_reference says."""
@@ -31,7 +26,9 @@ def attend_by_definition(
     until = metadata.until
     out = np.empty((*query.shape[:2], values.shape[-1]), query.dtype)
     for run in metadata.batch.runs():
-        first, spans = _spans_of(run, metadata.tables[group][run.row], keys.shape[1], window)
+        first, spans = _spans_of(
+            run, metadata.tables[group][run.row], keys.shape[1], scoring.window
+        )
         positions = np.arange(first, run.stop)
         out[run.first : run.last] = definition.attend(
             query[run.first : run.last],
@@ -39,11 +36,11 @@ def attend_by_definition(
             definition.gather_spans(values, spans, len(positions)),
             np.arange(run.start, run.stop),
             positions,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            chunked=chunked,
-            bias=_bias(alibi, slopes, positions, scale),
+            scale=scoring.scale,
+            softcap=scoring.softcap,
+            window=scoring.window,
+            chunked=scoring.chunked,
+            bias=_bias(scoring, slopes, positions),
             sinks=sinks,
             until=None if until is None else until[run.first : run.last],
         )
@@ -100,14 +97,14 @@ def _spans_of(run: Run, table: Array, span_len: int, window: int | None) -> tupl
     return low * span_len, table[low : -(-run.stop // span_len)]
 
 
-def _bias(kind: AlibiKind | None, slopes: Array, positions: Array, scale: float) -> Array | None:
+def _bias(scoring: Scoring, slopes: Array, positions: Array) -> Array | None:
     """[H N]: the ALiBi bias of key positions."""
-    match kind:
+    match scoring.alibi:
         case None:
             return None
         case "rounded":
-            return definition.falcon_alibi_bias(slopes, positions, scale)
+            return definition.falcon_alibi_bias(slopes, positions, scoring.scale)
         case "scaled":
-            return definition.alibi_bias(slopes, positions) * scale
+            return definition.alibi_bias(slopes, positions) * scoring.scale
         case "plain":
             return definition.alibi_bias(slopes, positions)

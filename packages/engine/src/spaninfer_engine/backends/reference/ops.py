@@ -23,8 +23,9 @@ from spaninfer_engine.backends.reference.attention import (
     select_by_definition,
 )
 from spaninfer_engine.ops.operation import Packable
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.ops.table import AlibiKind, Claim
+from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.spec.attention_nodes import RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
 
@@ -109,26 +110,11 @@ class ReferenceOps(HostOps):
         *,
         group: int,
         layer: int,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        chunked: bool = False,
-        alibi: AlibiKind | None = None,
+        scoring: Scoring,
         sinks: Array | None = None,
     ) -> Array:
         """Request by request."""
-        return attend_by_definition(
-            step,
-            query,
-            group,
-            layer,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            chunked=chunked,
-            alibi=alibi,
-            sinks=sinks,
-        )
+        return attend_by_definition(step, query, group, layer, scoring, sinks)
 
     def select_keys(
         self,

@@ -7,7 +7,6 @@ CUDA graphs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -16,22 +15,11 @@ import torch
 from spaninfer_op_reference import alibi_slopes
 from torch import Tensor
 
-from spaninfer_engine.ops.table import AlibiKind
+from spaninfer_engine.ops.scoring import AlibiKind, Scoring
 from spaninfer_engine.step.batch import Run
 
 MAX_SCORES = 1 << 26  # of one piece of a slice: 256 MiB in float32
 _HIDDEN = torch.finfo(torch.float32).min  # finite: a row that sees nothing must not become NaN
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """Transformations of q.k before the softmax; see `ops.table.Ops.attend`."""
-
-    scale: float
-    softcap: float | None = None
-    window: int | None = None
-    alibi: AlibiKind | None = None
-    chunked: bool = False
 
 
 class Seen(NamedTuple):

@@ -11,36 +11,33 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from spaninfer_engine.spec.mlp_nodes import Routing
+
 Layout = Literal["oi", "io"]
 
 
 def route(
     logits: Tensor,
     *,
-    kind: Literal["softmax", "sigmoid"],
-    top_k: int,
-    normalise: bool,
-    scale: float,
-    groups: int,
-    group_topk: int,
-    group_score: Literal["max", "top2"],
+    routing: Routing,
     correction: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return expert ids [T k] and weights [T k] of logits[T X]; see `ops.table.Ops.route`."""
-    scores = logits.softmax(-1) if kind == "softmax" else logits.sigmoid()
+    scores = logits.softmax(-1) if routing.kind == "softmax" else logits.sigmoid()
     choice = scores if correction is None else scores + correction.float()
-    if groups > 1:
-        grouped = choice.view(len(choice), groups, choice.shape[1] // groups)  # [T G X/G]
-        best = 1 if group_score == "max" else 2
-        group_ids = grouped.topk(best, -1).values.sum(-1).topk(group_topk, -1).indices
+    if routing.groups > 1:
+        per_group = choice.shape[1] // routing.groups
+        grouped = choice.view(len(choice), routing.groups, per_group)  # [T G X/G]
+        best = 1 if routing.group_score == "max" else 2
+        group_ids = grouped.topk(best, -1).values.sum(-1).topk(routing.group_topk, -1).indices
         keep = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=logits.device)
         keep.scatter_(1, group_ids, True)
         choice = grouped.masked_fill(~keep[..., None], -math.inf).flatten(1)
-    ids = choice.topk(top_k, -1).indices
+    ids = choice.topk(routing.top_k, -1).indices
     weights = scores.gather(1, ids)
-    if normalise:
+    if routing.normalise:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-    return ids, weights * scale
+    return ids, weights * routing.scale
 
 
 def experts(

@@ -17,17 +17,18 @@ from torch import Tensor
 
 from spaninfer_engine.backends.grid_weights import turned_experts
 from spaninfer_engine.backends.torch import moe, text_attention
-from spaninfer_engine.backends.torch.attention import LayerSpans, Scoring, attend_slice
+from spaninfer_engine.backends.torch.attention import LayerSpans, attend_slice
 from spaninfer_engine.backends.torch.pooling import TextRows, pool_texts
 from spaninfer_engine.backends.torch.sparse_attention import attend_selected_slice, select_slice
 from spaninfer_engine.backends.torch.states import convolve_pieces, learn_pieces
 from spaninfer_engine.backends.torch.tensors import TorchTensors
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
+from spaninfer_engine.ops.scoring import RaggedScoring, Scoring
 from spaninfer_engine.ops.step import AttentionMetadata, Step
-from spaninfer_engine.ops.table import AlibiKind, Claim
+from spaninfer_engine.ops.table import Claim
 from spaninfer_engine.spec.attention_nodes import RopeStyle
-from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
+from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName, Routing
 from spaninfer_engine.spec.pooling_nodes import PoolKind
 from spaninfer_engine.step.batch import Run
 
@@ -244,15 +245,10 @@ class TorchOps(TorchTensors):
         *,
         group: int,
         layer: int,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        chunked: bool = False,
-        alibi: AlibiKind | None = None,
+        scoring: Scoring,
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Request by request, over spans gathered into one piece."""
-        scoring = Scoring(scale, softcap, window, alibi, chunked)
         metadata: AttentionMetadata[Tensor] = step.attention
         keys, values = (part[layer] for part in metadata.caches[group][:2])
         out = query.new_empty(*query.shape[:2], values.shape[-1])
@@ -311,17 +307,12 @@ class TorchOps(TorchTensors):
         key: Tensor,
         value: Tensor,
         *,
-        scale: float,
-        softcap: float | None = None,
-        window: int | None = None,
-        ahead: int | None = None,
-        in_windows: bool = False,
+        scoring: RaggedScoring,
         position_bias: Tensor | None = None,
     ) -> Tensor:
         """Texts of one length at a time, with torch's own attention where it has this kind."""
-        scoring = text_attention.TextScoring(scale, softcap, window, ahead)
         out = query.new_empty(*query.shape[:2], value.shape[-1])
-        starts = step.attends_in(windows=in_windows).batch.query_start_loc
+        starts = step.attends_in(windows=scoring.in_windows).batch.query_start_loc
         for rows in map(self.from_host, text_attention.equal_texts(starts, query.shape[1])):
             q, k, v = (each[rows] for each in (query, key, value))
             out[rows] = text_attention.attend_texts(q, k, v, scoring, position_bias)
@@ -381,10 +372,10 @@ class TorchOps(TorchTensors):
         return F.linear(x.float(), weight.float(), None if bias is None else bias.float())
 
     def route(
-        self, logits: Tensor, *, correction: Tensor | None = None, **scores: Any
+        self, logits: Tensor, *, routing: Routing, correction: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Choose experts, in float32."""
-        return moe.route(logits, correction=correction, **scores)
+        return moe.route(logits, routing=routing, correction=correction)
 
     def experts(
         self, x: Tensor, ids: Tensor, weights: Tensor, *, act: GateName, **given: Any

@@ -12,12 +12,12 @@ from torch import Tensor
 from spaninfer_engine.backends.torch.attention import (
     MAX_SCORES,
     LayerSpans,
-    Scoring,
     Seen,
     attend_keys,
     attend_rows,
     attend_slice,
 )
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.step.batch import Run
 
 _HIDDEN = torch.iinfo(torch.int64).min

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,19 +13,11 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spaninfer_engine.ops.scoring import RaggedScoring
 from spaninfer_engine.step.batch import Batch
 
 MAX_SCORES = 1 << 27
 """Scores of texts that are computed at once: 512 MiB where they are held in float32."""
-
-
-class TextScoring(NamedTuple):
-    """Transformations of q.k before the softmax; see `ops.table.Ops.attend_ragged`."""
-
-    scale: float
-    softcap: float | None
-    window: int | None
-    ahead: int | None
 
 
 def equal_texts(starts: NDArray[np.int32], heads: int) -> Iterator[NDArray[np.int32]]:
@@ -46,7 +37,7 @@ def equal_texts(starts: NDArray[np.int32], heads: int) -> Iterator[NDArray[np.in
 
 
 def attend_texts(
-    query: Tensor, key: Tensor, value: Tensor, scoring: TextScoring, position_bias: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, scoring: RaggedScoring, position_bias: Tensor | None
 ) -> Tensor:
     """Return what query[N L H D] of N texts reads of their keys and values [N L K D], [N L H E]."""
     length, ratio = query.shape[1], query.shape[2] // key.shape[2]

@@ -9,7 +9,7 @@ from spaninfer_engine.spec.mlp_nodes import (
     GatedMLP,
     PlainMLP,
     RoutedMLP,
-    Scores,
+    Routing,
     StackedExperts,
 )
 
@@ -38,7 +38,7 @@ def _routed(node: RoutedMLP, hidden: int) -> Misfits:
     if node.correction is not None:
         leading = node.correction.shape[:-1]
         yield from of_weight(node.correction, *((1, experts) if leading else (experts,)))
-    yield from _scores(node.scores, experts)
+    yield from _routing(node.routing, experts)
     match node.experts:
         case EachExpert(gate=gate, up=up, down=down):
             if not len(gate) == len(up) == len(down) == experts:
@@ -58,8 +58,8 @@ def _routed(node: RoutedMLP, hidden: int) -> Misfits:
             yield from of_weight(down_all, experts, down_all.shape[1], hidden)
     if isinstance(node.experts, StackedExperts):
         yield from _expert_biases(node.experts, experts, hidden)
-    if node.input_scaled and node.scores.top_k != 1:
-        yield f"one expert's share can scale its input, and {node.scores.top_k} are chosen"
+    if node.input_scaled and node.routing.top_k != 1:
+        yield f"one expert's share can scale its input, and {node.routing.top_k} are chosen"
     if node.shared is not None:
         yield from of_mlp(node.shared, hidden)
     if node.shared_gate is not None:
@@ -74,14 +74,14 @@ def _expert_biases(node: StackedExperts, experts: int, hidden: int) -> Misfits:
         yield from of_weight(node.down_bias, experts, hidden)
 
 
-def _scores(scores: Scores, experts: int) -> Misfits:
-    if not 1 <= scores.groups <= experts or experts % scores.groups:
-        yield f"{experts} experts do not make {scores.groups} groups"
+def _routing(routing: Routing, experts: int) -> Misfits:
+    if not 1 <= routing.groups <= experts or experts % routing.groups:
+        yield f"{experts} experts do not make {routing.groups} groups"
         return
-    size = experts // scores.groups
-    if not 1 <= scores.group_topk <= scores.groups:
-        yield f"{scores.group_topk} of {scores.groups} groups cannot be chosen"
-    if not 1 <= scores.top_k <= scores.group_topk * size:
-        yield f"{scores.top_k} of {scores.group_topk * size} experts cannot be chosen"
-    if scores.groups > 1 and scores.group_score == "top2" and size < 2:
+    size = experts // routing.groups
+    if not 1 <= routing.group_topk <= routing.groups:
+        yield f"{routing.group_topk} of {routing.groups} groups cannot be chosen"
+    if not 1 <= routing.top_k <= routing.group_topk * size:
+        yield f"{routing.top_k} of {routing.group_topk * size} experts cannot be chosen"
+    if routing.groups > 1 and routing.group_score == "top2" and size < 2:
         yield f"groups of {size} expert have no two best"

@@ -14,7 +14,7 @@ from spaninfer_engine.spec.mlp_nodes import (
     GateName,
     PlainMLP,
     RoutedMLP,
-    Scores,
+    Routing,
     StackedExperts,
 )
 from spaninfer_engine.spec.weight_nodes import Linear, Weight
@@ -95,7 +95,7 @@ class MlpReader:
                 bias=scope.flag("moe", "bias"),
             ),
             correction=correction,
-            scores=self._scores(num_experts),
+            routing=self._routing(num_experts),
             experts=self._experts(within, num_experts),
             act=self._act,
             input_scaled=scope.flag("moe", "input_scaled"),
@@ -107,7 +107,7 @@ class MlpReader:
             ),
         )
 
-    def _scores(self, num_experts: int) -> Scores:
+    def _routing(self, num_experts: int) -> Routing:
         scope = self._scope
         groups, top_k = scope.integer("moe", "groups"), scope.integer("moe", "top_k")
         group_topk = scope.integer("moe", "group_topk")
@@ -126,7 +126,7 @@ class MlpReader:
             within = f" in {group_topk} of {groups} groups" if groups > 1 else ""
             problem = f"{top_k} of {group_topk * size} experts{within} cannot be chosen"
             raise scope.error("moe", "top_k", problem)
-        return Scores(
+        return Routing(
             kind=cast(Literal["softmax", "sigmoid"], scope.text("moe", "score")),
             top_k=top_k,
             normalise=scope.flag("moe", "norm_topk"),

@@ -14,11 +14,11 @@ from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.torch.attention import (
     LayerSpans,
-    Scoring,
     attend_rows,
     attend_slice,
     slopes_of,
 )
+from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Rotation, SpanCache
 
 Made = TypeVar("Made")

@@ -16,13 +16,13 @@ from torch import Tensor
 from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
-from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.backends.torch.sparse_attention import (
     attend_selected_rows,
     attend_selected_slice,
     select_rows,
     select_slice,
 )
+from spaninfer_engine.ops.scoring import Scoring
 
 
 class At(NamedTuple):

@@ -13,7 +13,6 @@ from torch import Tensor
 from spaninfer_engine.backends.cuda.attention.plan import Plan
 from spaninfer_engine.backends.cuda.kernels.heads import Heads
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
-from spaninfer_engine.backends.torch.attention import Scoring
 from spaninfer_engine.ops.fuse import can_join, joined, single, use_of
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.ops.step import Rotation, Step
@@ -202,9 +201,8 @@ def attend_and_merge(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Ke
     sinks: Tensor | None = None
     if taken[0].weights:
         sinks = pack([use_of(taken[0], "sinks")], ops.layout("attend", "sinks"))
-    constants: dict[str, Any] = dict(taken[0].constants)
-    group, layer = constants.pop("group"), constants.pop("layer")
-    scoring = Scoring(**constants)
+    group, layer = (int(taken[0].number(name)) for name in ("group", "layer"))
+    scoring = taken[0].scoring()
 
     def kernel(step: Step[Tensor], query: Tensor) -> Tensor:
         plan: Plan = step.attention

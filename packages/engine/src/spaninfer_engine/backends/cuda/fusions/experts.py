@@ -129,7 +129,7 @@ def _can_join(taken: Sequence[Operation]) -> bool:
     is_plain = all(
         len(each.weights) == 1 and each.weights[0].view is None for each in (gate, up, down)
     ) and all(use.view is None for use in experts.weights)
-    choices = route.number("top_k") + wide // inner
+    choices = route.routing().top_k + wide // inner
     return is_alike and is_plain and wide % inner == 0 and choices <= MAX_CHOICES
 
 
@@ -169,14 +169,23 @@ def _layer_of(
     route: Operation, experts: Operation, shared: Sequence[Operation] = ()
 ) -> ExpertLayer:
     """Return the sizes and the rule of a layer. Raises ConfigError where there is no kernel."""
-    named = dict(route.constants)
+    routing = route.routing()
     down = use_of(experts, "down").shape
     swaps = experts.constant("layout") == "io"
     num_experts, channels, inner = (down[0], down[2], down[1]) if swaps else down
     more = use_of(shared[0], "weight").shape[0] // inner if shared else 0
-    rule: Any = {"score": named.pop("kind"), **named, "shared": more}
+    rule = moe.RouteOptions(
+        top_k=routing.top_k,
+        score=routing.kind,
+        normalise=routing.normalise,
+        scale=routing.scale,
+        groups=routing.groups,
+        group_topk=routing.group_topk,
+        group_score=routing.group_score,
+        shared=more,
+    )
     act: Any = experts.constant("act")
-    layer = ExpertLayer(num_experts + more, channels, inner, act, moe.RouteOptions(**rule))
+    layer = ExpertLayer(num_experts + more, channels, inner, act, rule)
     try:
         options = layer.rule
         sizes = num_experts, options.top_k, options.groups, options.group_topk

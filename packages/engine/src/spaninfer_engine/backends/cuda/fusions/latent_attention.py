@@ -71,7 +71,7 @@ class _LatentAttention:
         )
         attention = taken[11]
         self._group, self._layer = int(attention.number("group")), int(attention.number("layer"))
-        self._scale = attention.number("scale")
+        self._scale = attention.scoring().scale
 
     def __call__(self, step: Step[Tensor], nope: Tensor, rope: Tensor, x: Tensor) -> Tensor:
         """Return what the queries nope[T H D] and rope[T H R] read, [T H*E], after the append."""
