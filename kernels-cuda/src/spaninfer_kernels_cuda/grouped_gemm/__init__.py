@@ -72,7 +72,7 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     SortArguments,
     SortSizes,
 )
-from spaninfer_kernels_cuda.grouped_gemm.prepared import GroupedGemm, PreparedProduct
+from spaninfer_kernels_cuda.grouped_gemm.prepared import GroupedGemm, PreparedGroupedGemm
 from spaninfer_kernels_cuda.grouped_gemm.tuning import (
     General,
     Prompt,
@@ -109,7 +109,7 @@ __all__ = [
     "Gate",
     "General",
     "GroupedGemm",
-    "PreparedProduct",
+    "PreparedGroupedGemm",
     "Prompt",
     "Shape",
     "Stream",
@@ -134,7 +134,7 @@ def prepare(
     gathers: bool = False,
     tile: Tile | None = None,
     cache: FileCache | None = None,
-) -> PreparedProduct:
+) -> PreparedGroupedGemm:
     """Return the grouped GEMM of `shape` on `gpu`, compiled or cached.
 
     With `gathers` it takes an order. `tile` is chosen for the shape unless given. Raises ShapeError
@@ -150,7 +150,7 @@ def prepare(
     sorts = gathers and isinstance(tile, Prompt) and not tile.gathers
     grid = launch(shape, tile, gpu.sm_count)
     if grid is None:
-        return PreparedProduct(shape, tile, 0, None)
+        return PreparedGroupedGemm(shape, tile, 0, None)
     sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)
     name = np.dtype(dtype).name  # type: ignore[call-overload]
     kernel: OnAny | OnHopperStream | OnHopperPrompt
@@ -168,7 +168,7 @@ def prepare(
     row_bytes = shape.inner * element_of(dtype).itemsize
     workspace_bytes = shape.rows * row_bytes if sorts else 0
     clear = _clear(gpu, cache) if isinstance(tile, Prompt) else None
-    return PreparedProduct(shape, tile, workspace_bytes, kernel, ticket_clear=clear)
+    return PreparedGroupedGemm(shape, tile, workspace_bytes, kernel, ticket_clear=clear)
 
 
 def _clear(gpu: Gpu, cache: FileCache) -> Call[ClearArguments]:
@@ -194,7 +194,7 @@ def prepare_quantized(
     gathers: bool = False,
     tile: Coded | CodedHopper | None = None,
     cache: FileCache | None = None,
-) -> PreparedProduct:
+) -> PreparedGroupedGemm:
     """Return the grouped GEMM of `shape` whose weights are codes in `format`.
 
     The rest is as for `prepare`.
@@ -215,7 +215,7 @@ def prepare_quantized(
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     sizes = Sizes(shape.experts, shape.chosen, shape.outputs, shape.inner)
     call = Call(load(compiled, gpu, signature), grid, sizes) if grid else None
-    return PreparedProduct(shape, tile, 0, OnAnyCoded(call) if call else None)
+    return PreparedGroupedGemm(shape, tile, 0, OnAnyCoded(call) if call else None)
 
 
 def prepare_layer(
@@ -279,7 +279,7 @@ def grouped_gemm(
 @prepared_once(1024)
 def _checked(
     gate: Gate | None, chosen: int, specs: tuple[ArraySpec, ...]
-) -> tuple[PreparedProduct, Callable[[int], tuple[Any, ...]]]:
+) -> tuple[PreparedGroupedGemm, Callable[[int], tuple[Any, ...]]]:
     """Return the GEMM of arrays with these specs, and the allocator of its result."""
     out, weight, spec, bias, order, ends = specs
     floats = {"x": view_at(spec), "weight": view_at(weight)}

@@ -19,7 +19,7 @@ from spaninfer_kernels_cuda.grouped_gemm.tuning import Shape, Tile
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedProduct:
+class PreparedGroupedGemm:
     """A grouped GEMM of one shape."""
 
     shape: Shape
@@ -89,8 +89,8 @@ class GroupedGemm:
     w13[E 2I H] holds gates and up interleaved by 8 rows, w2[E H I] the second weights.
     """
 
-    first: PreparedProduct
-    second: PreparedProduct
+    first: PreparedGroupedGemm
+    second: PreparedGroupedGemm
 
     @property
     def workspace_bytes(self) -> int:

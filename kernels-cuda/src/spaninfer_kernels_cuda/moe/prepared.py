@@ -19,7 +19,7 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda import grouped_gemm
 from spaninfer_kernels_cuda import norm as rms_norm
 from spaninfer_kernels_cuda.grouped_gemm import Gate, GroupedGemm, coded_tuning
-from spaninfer_kernels_cuda.grouped_gemm.kernels import Addresses as ProductAddresses
+from spaninfer_kernels_cuda.grouped_gemm.kernels import Addresses as GemmAddresses
 from spaninfer_kernels_cuda.moe import coded_gemv, combine, gemv, route
 from spaninfer_kernels_cuda.moe.combine import Norm, SumArguments
 from spaninfer_kernels_cuda.moe.gemv import DownArguments, Experts, UpArguments
@@ -74,20 +74,20 @@ class _Few:
 class _Sorted:
     """Grouped GEMMs of sorted pairs, and the sum of their results with its norm."""
 
-    products: GroupedGemm
+    gemms: GroupedGemm
     combine: combine.PreparedCombine
 
     def start(
         self,
         handle: int,
-        up: ProductAddresses,
-        down: ProductAddresses,
+        up: GemmAddresses,
+        down: GemmAddresses,
         added: SumArguments,
         norm: Norm | None,
     ) -> None:
         """Launch on the stream with this handle."""
-        self.products.first.start(handle, up)
-        self.products.second.start(handle, down)
+        self.gemms.first.start(handle, up)
+        self.gemms.second.start(handle, down)
         self.combine.start(handle, added, norm)
 
 
@@ -185,8 +185,8 @@ class PreparedMoe:
             self._few.start(handle, to_h, to_out, (at.f13, at.f2), norm)
         if self._many is not None:
             memory = y, at.ticket  # sorted tokens lie where the second GEMM then writes
-            up = ProductAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13)
-            down = ProductAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2)
+            up = GemmAddresses(h, at.w13, at.x, at.b13, order, ends, *memory, at.f13)
+            down = GemmAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2)
             added = SumArguments(at.out, y, ids, shares, place, at.residual)
             self._many.start(handle, up, down, added, norm)
 
@@ -233,11 +233,11 @@ def prepare(
     )  # fmt: skip
     few, many = None, None
     if is_few:
-        products = _few_products(shape, formats, act=act, dtype=dtype, gpu=gpu, cache=cache)
-        few = _Few(products, _norm(shape, dtype, gpu, cache) if with_norm else None)
+        gemms = _few_gemms(shape, formats, act=act, dtype=dtype, gpu=gpu, cache=cache)
+        few = _Few(gemms, _norm(shape, dtype, gpu, cache) if with_norm else None)
     else:
         kind = _Kind(experts, options.shared, act, dtype, batch_invariant, formats)
-        grouped = _products(shape, kind, gpu, cache)
+        grouped = _grouped_gemms(shape, kind, gpu, cache)
         added = combine.prepare(shape, dtype=dtype, gpu=gpu, norm=with_norm, cache=cache)
         many = _Sorted(grouped, added)
     pairs = shape.tokens * shape.top_k
@@ -250,7 +250,7 @@ def prepare(
     return PreparedMoe(shape, end, tuple(parts), chosen, few, many)
 
 
-def _few_products(
+def _few_gemms(
     shape: MoeShape, formats: Formats | None, **common: Any
 ) -> gemv.PreparedGemv | coded_gemv.PreparedCodedGemv:
     if formats is None:
@@ -282,12 +282,12 @@ class _Kind(NamedTuple):
     formats: Formats | None
 
 
-def _products(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -> GroupedGemm:
+def _grouped_gemms(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -> GroupedGemm:
     """Return both grouped GEMMs of a layer."""
 
-    def product(
+    def gemm(
         outputs: int, inner: int, gate: Gate | None, format: QuantizedFormat | None
-    ) -> grouped_gemm.PreparedProduct:
+    ) -> grouped_gemm.PreparedGroupedGemm:
         pairs = shape.tokens * shape.top_k
         sizes = grouped_gemm.Shape(
             pairs, shape.top_k, kind.experts, outputs, inner, shared=kind.shared
@@ -310,8 +310,8 @@ def _products(shape: MoeShape, kind: _Kind, gpu: Gpu, cache: FileCache | None) -
 
     of_up, of_down = kind.formats or (None, None)
     return GroupedGemm(
-        product(2 * shape.inner, shape.channels, kind.act, of_up),
-        product(shape.channels, shape.inner, None, of_down),
+        gemm(2 * shape.inner, shape.channels, kind.act, of_up),
+        gemm(shape.channels, shape.inner, None, of_down),
     )
 
 
