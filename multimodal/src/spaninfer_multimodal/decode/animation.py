@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from PIL import Image as Pillow
 
-from spaninfer_multimodal.decode.image import WHITE, Colour, opaque, open_picture
+from spaninfer_multimodal.decode.image import WHITE, opaque, open_picture
 from spaninfer_multimodal.limits import VideoLimits, check_frames, check_size, check_source
 from spaninfer_multimodal.media import Video
 from spaninfer_multimodal.sampling import FrameSampling, Timeline, sample_frames
@@ -18,13 +18,9 @@ DEFAULT_FRAME_MS: Final = 100.0
 
 
 def decode_animation(
-    data: bytes,
-    format: Format,
-    sampling: FrameSampling,
-    limits: VideoLimits,
-    background: Colour = WHITE,
+    data: bytes, format: Format, sampling: FrameSampling, limits: VideoLimits
 ) -> Video:
-    """Return sampled frames of an animated image; a still image is a video of one frame."""
+    """Return sampled frames of an animated image on white; a still image is one frame."""
     with open_picture(data, format, limits) as picture:
         timeline = _timeline(picture, limits)
         indices = sample_frames(sampling, timeline.num_frames, timeline.fps)
@@ -32,7 +28,7 @@ def decode_animation(
         frames = np.empty((len(indices), picture.height, picture.width, 3), np.uint8)
         for place, index in enumerate(indices):
             picture.seek(timeline.shown_at(index))
-            frames[place] = opaque(picture, background)
+            frames[place] = opaque(picture, WHITE)
     return Video(frames, indices, timeline.fps, timeline.num_frames)
 
 

@@ -90,6 +90,7 @@ def test_a_scale_per_token_and_head_is_nearer_than_a_checkpoint_s_one_per_layer(
     for seq_id, token_ids in enumerate(stories):
         model.prefill(seq_id, token_ids, chunk=64)
 
+    assert ops.kept
     for (what, layer), parts in ops.kept.items():
         x = np.concatenate(parts)
         codes, scales = quantize_fp8(x)

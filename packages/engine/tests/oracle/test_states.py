@@ -51,9 +51,8 @@ def test_greedy_answers_are_those_of_the_oracle(
     with case.engine(backend=backend) as engine:
         answers = engine.generate(prompts, greedily(12))
 
-    for answer in answers:
-        golden = case.golden(list(answer.prompt_ids), 12)
-        assert list(answer.token_ids) == golden.tokens
+    for given, answer in zip(prompts, answers, strict=True):
+        assert list(answer.token_ids) == case.golden(given, 12).tokens
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -98,9 +98,11 @@ def test_config_json_is_enough(tmp_path: Path) -> None:
 
 
 def test_nothing_fits_into_less_than_the_weights() -> None:
-    for room in planned(DEMO, Place(BARE, 1 << 20), backend="cpu").rooms:
-        assert room.kv_bytes < 0
-        assert (room.longest, room.requests) == (0, {512: 0})
+    rooms = planned(DEMO, Place(BARE, 1 << 20), backend="cpu").rooms
+
+    assert rooms
+    assert all(room.kv_bytes < 0 for room in rooms)
+    assert all((room.longest, room.requests) == (0, {512: 0}) for room in rooms)
 
 
 def test_lengths_beyond_the_context_are_the_context() -> None:

@@ -23,7 +23,7 @@ def scale_rows(x: Floats, factors: Floats) -> Floats:
     return x * factors[:, None]
 
 
-def normalize_rows(x: Floats, eps: float = 1e-12) -> Floats:
-    """[T C]: rows of x[T C] over their length, or over eps where shorter (Baichuan 2's head)."""
-    y: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), eps)
+def normalize_rows(x: Floats) -> Floats:
+    """[T C]: rows of x[T C] over their length, or over 1e-12 if shorter (Baichuan 2's head)."""
+    y: Floats = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
     return y

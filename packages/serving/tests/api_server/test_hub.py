@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from http.client import HTTPConnection, HTTPResponse
 from threading import Event, Thread
 from typing import Any
@@ -160,15 +160,16 @@ def test_an_answer_ends_at_a_stop_string_and_the_engine_with_it(
         assert found == ask(single, "/v1/completions", asked)
 
 
-def test_an_operator_reaches_the_requests_of_all_api_servers(several: Running) -> None:
+def test_an_operator_reaches_the_requests_of_all_api_servers(
+    several: Running, tool_engine: Engine, frozen: Callable[..., AbstractContextManager[None]]
+) -> None:
     body = {"prompt": "a", "max_tokens": 3500, "stream": True, **GREEDY}
     with ThreadPoolExecutor(8) as pool:
         opened = list(
             pool.map(lambda _: open_answer(several.address, "/v1/completions", body), range(8))
         )
-        for _, response in opened:
-            response.readline()
-        status, (said,) = ask(several.address, "/abort_requests", {"abort_all": True}, ADMIN)
+        with frozen(tool_engine, 8):
+            status, (said,) = ask(several.address, "/abort_requests", {"abort_all": True}, ADMIN)
         assert status == 200
         assert len(said["aborted"]) == 8
         for connection, response in opened:
@@ -177,15 +178,17 @@ def test_an_operator_reaches_the_requests_of_all_api_servers(several: Running) -
 
 
 def test_who_leaves_is_stopped(
-    several: Running, tool_engine: Engine, until: Callable[[Callable[[], bool]], None]
+    several: Running,
+    tool_engine: Engine,
+    until: Callable[[Callable[[], bool]], None],
+    frozen: Callable[..., AbstractContextManager[None]],
 ) -> None:
     body = {"prompt": "a", "max_tokens": 3500, "stream": True, **GREEDY}
     connection, response = open_answer(several.address, "/v1/completions", body)
-    response.readline()
-    assert tool_engine.stats().running == 1
-    response.close()
-    connection.close()
-    until(lambda: tool_engine.stats().running == 0)
+    with frozen(tool_engine):
+        response.close()
+        connection.close()
+        until(lambda: tool_engine.stats().running == 0)
 
 
 def test_a_paused_server_holds_requests_back_and_a_drained_one_refuses_them(

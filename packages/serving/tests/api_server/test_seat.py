@@ -180,11 +180,15 @@ def test_where_an_api_server_ends_its_requests_are_stopped(long_engine: Engine) 
         async with _ends(long_engine) as ends:
             streams = await ends.start([65], [66], sampling=LONG)
             await anext(streams[0])
-            assert long_engine.stats().running == 2
-            ends.client.link.close()
-            await ends.lost.wait()
-            await _until(lambda: long_engine.stats().running == 0)
-            await _until(lambda: not len(ends.control.in_flight))
+            await _until(lambda: long_engine.stats().running == 2)
+            long_engine.freeze()  # so that they do not end by themselves
+            try:
+                ends.client.link.close()
+                await ends.lost.wait()
+                await _until(lambda: long_engine.stats().running == 0)
+                await _until(lambda: not len(ends.control.in_flight))
+            finally:
+                long_engine.thaw()
 
     _run(work())
 

@@ -82,17 +82,17 @@ def test_a_request_is_ended_by_its_id_and_keeps_what_it_has(operated, frozen):
 
 
 @pytest.mark.parametrize("pause", ["/pause?mode=keep", "/pause_generation?mode=in_place"])
-def test_what_is_kept_through_a_pause_goes_on_as_if_nothing_was(operated, until, pause):
+def test_what_is_kept_through_a_pause_goes_on_as_if_nothing_was(operated, frozen, pause):
     address, service = operated.address, operated.server._service
     _, alone = ask(address, "/v1/completions", LONG)
     with ThreadPoolExecutor(2) as threads:
         kept = threads.submit(ask, address, "/v1/completions", LONG)
-        until(lambda: service.engine.stats().running == 1)
-        paused = ask(address, pause)
-        late = threads.submit(ask, address, "/v1/completions", LONG | {"max_tokens": 2})
-        assert ask(address, "/is_paused", method="GET")[1] == paused[1]
-        assert (kept.done(), late.done()) == (False, False)
-        resumed = ask(address, "/resume")
+        with frozen(service.engine):
+            paused = ask(address, pause)
+            late = threads.submit(ask, address, "/v1/completions", LONG | {"max_tokens": 2})
+            assert ask(address, "/is_paused", method="GET")[1] == paused[1]
+            assert (kept.done(), late.done()) == (False, False)
+            resumed = ask(address, "/resume")
         assert kept.result()[1]["choices"] == alone["choices"]
         assert late.result()[0] == 200
 

@@ -211,19 +211,19 @@ def test_requests_before_and_behind_an_update_are_each_whole(server, engine, unt
     assert text_of(server) == expected["step-1"]
 
 
-def test_requests_that_a_pause_keeps_are_in_the_way_until_they_are_aborted(server, engine, until):
+def test_requests_that_a_pause_keeps_are_in_the_way_until_they_are_aborted(server, engine, frozen):
     with ThreadPoolExecutor(1) as threads:
         kept = threads.submit(ask, server, "/v1/completions", LONG, "user")
-        until(lambda: engine.stats().running == 1)
-        ask(server, "/pause?mode=keep")
-        body = {"model_path": "step-1"}
-        assert ask(server, "/update_weights_from_disk", body)[0] == 409
-        assert ask(server, "/sleep?mode=wait")[0] == 409
-        body |= {"abort_all_requests": True}
-        assert ask(server, "/update_weights_from_disk", body)[0] == 200
-        assert kept.result()[1]["choices"][0]["finish_reason"] == "abort"
-        assert ask(server, "/is_paused", method="GET")[1]["is_paused"]
-        ask(server, "/resume")
+        with frozen(engine):
+            ask(server, "/pause?mode=keep")
+            body = {"model_path": "step-1"}
+            assert ask(server, "/update_weights_from_disk", body)[0] == 409
+            assert ask(server, "/sleep?mode=wait")[0] == 409
+            body |= {"abort_all_requests": True}
+            assert ask(server, "/update_weights_from_disk", body)[0] == 200
+            assert kept.result()[1]["choices"][0]["finish_reason"] == "abort"
+            assert ask(server, "/is_paused", method="GET")[1]["is_paused"]
+            ask(server, "/resume")
 
 
 def test_what_will_not_do_leaves_the_weights_in_service(server, expected, steps):
@@ -258,12 +258,12 @@ def test_what_will_not_do_leaves_the_weights_in_service(server, expected, steps)
     assert ask(server, "/get_weight_version", method="GET")[1]["weight_version"] == "default"
 
 
-def test_a_folder_that_will_not_do_costs_no_request_anything(server, engine, until):
+def test_a_folder_that_will_not_do_costs_no_request_anything(server, engine, frozen):
     body = {"model_path": "wrong", "abort_all_requests": True}
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(ask, server, "/v1/completions", LONG, "user")
-        until(lambda: engine.stats().running == 1)
-        assert ask(server, "/update_weights_from_disk", body)[0] == 400
+        with frozen(engine):
+            assert ask(server, "/update_weights_from_disk", body)[0] == 400
         assert running.result()[1]["choices"][0]["finish_reason"] == "length"
 
 

@@ -112,9 +112,9 @@ class Scheduler:
             if seq is not None:
                 self._end(seq, reason, now, error=error)
 
-    def stop_all(self, now: float, reason: FinishReason, error: Exception | None = None) -> None:
+    def stop_all(self, now: float, reason: FinishReason) -> None:
         """End every sequence."""
-        self.stop(tuple(self._seqs), now, reason, error)
+        self.stop(tuple(self._seqs), now, reason)
 
     def abandon(self, late: Iterable[SequenceState]) -> None:
         """Forget every sequence, and those that come too late, whatever state they and their spans

@@ -22,9 +22,10 @@ from spaninfer.bench.cpu.llama import Llama, instructions_of, llama_library
 from spaninfer.bench.cpu.operators import operator_records
 from spaninfer.bench.cpu.sides import LLAMA, MEMORY
 from spaninfer.bench.cpu.turns import Cores, Program, Turns, in_turns
-from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS, Workload
+from spaninfer.bench.cpu.workloads import CONTEXT, DECODED, MAX_REQUESTS, ROWS, WORKLOADS
 from spaninfer.bench.engine import Note, seconds_of
 from spaninfer.bench.records import summary
+from spaninfer.bench.workloads import Workload
 
 TYPES: Final[tuple[PeerFormat, ...]] = get_args(PeerFormat)
 

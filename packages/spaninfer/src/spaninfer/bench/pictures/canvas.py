@@ -80,12 +80,12 @@ class Canvas:
             for _ in range(2):
                 self.wave(rng.uniform(2, 30), rng.uniform(0, 2 * math.pi), (high,) * 3)
 
-    def set_ground(self, first: RGB, last: RGB, x: float, y: float, start: float = 0.3) -> None:
+    def set_ground(self, first: RGB, last: RGB, x: float, y: float) -> None:
         """Set the two colours of the ground and the way from one to the other."""
         names = ("red", "green", "blue")
         self.ground = dict(zip(names, first, strict=True))
         self.ground |= {f"{name}_end": value for name, value in zip(names, last, strict=True)}
-        self.ground |= {"x": x, "y": y, "start": start}
+        self.ground |= {"x": x, "y": y, "start": 0.3}
 
     def wave(self, length: float, angle: float, amplitudes: tuple[float, ...]) -> None:
         """Add a plane wave of a length in pixels."""
