@@ -247,7 +247,7 @@ def convert(
     threads: options.Threads = None,
     spec: options.Spec = None,
 ) -> None:
-    """Pack weights for backend cpu once; the folder then starts by mapping them."""
+    """Pack weights once: for backend cpu, which then maps them, or as fp8 or w8a8 for any."""
     with show.errors_as_sentences():
         if threads is not None:
             keep_to(threads)

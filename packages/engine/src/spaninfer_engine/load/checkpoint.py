@@ -15,7 +15,7 @@ from spaninfer_engine.load.folders.folder import find_tokenizer, open_folder, re
 from spaninfer_engine.load.folders.generation import end_ids, sampling_defaults
 from spaninfer_engine.load.folders.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.folders.wrong_kind import refuse_stand_ins
-from spaninfer_engine.load.packed.file import TEXT_FILE, PackedReader
+from spaninfer_engine.load.packed.file import TEXT_FILE
 from spaninfer_engine.load.tensors.mapped import release_pages
 from spaninfer_engine.load.tensors.reader import WeightReader
 from spaninfer_engine.resource import Resource
@@ -103,7 +103,7 @@ def open_checkpoint(path: str | Path, *, with_weights: bool = True) -> Checkpoin
 
 def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
     config, generation_config, reader = open_folder(path, with_weights=with_weights)
-    tokenizer, template, special_tokens = _text_of(path, config, reader)
+    tokenizer, template, special_tokens = _text_of(path, config)
     return Checkpoint(
         path,
         model_name(path),
@@ -117,7 +117,7 @@ def _from_folder(path: Path, with_weights: bool) -> Checkpoint:
 
 
 def _text_of(
-    path: Path, config: Mapping[str, Any], reader: WeightReader
+    path: Path, config: Mapping[str, Any]
 ) -> tuple[TokenizerSource | None, str | Mapping[str, str] | None, Mapping[str, str]]:
     """Return tokenizer, chat template and special tokens of a folder.
 
@@ -125,7 +125,7 @@ def _text_of(
     """
     template, special_tokens = read_template(path)
     tokenizer: TokenizerSource | None = find_tokenizer(path)
-    if tokenizer is not None or not isinstance(reader, PackedReader):
+    if tokenizer is not None:
         return tokenizer, template, special_tokens
     if (file := path / TEXT_FILE).is_file():
         from spaninfer_engine.load.gguf.text import open_text

@@ -121,17 +121,22 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
             f"tune requires --backend {_those_with('can_tune')} (got {backend.name}); or leave "
             "tune out"
         )
-    if asked.quantize_group is not None and asked.quantize not in GROUPED:
-        raise ConfigError(
-            f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
-            f"{'|'.join(GROUPED)} or drop --quantize-group"
-        )
+    refuse_group(asked)
     if asked.keep_head and asked.quantize is None:
         raise ConfigError("keep_head only applies to quantize; add --quantize or drop --keep-head")
     if asked.keep_head and not backend.can_keep_head:
         raise ConfigError(
             f"keep_head requires --backend {_those_with('can_keep_head')} (got {backend.name}); or "
             "leave keep_head out"
+        )
+
+
+def refuse_group(asked: EngineConfig) -> None:
+    """Raise ConfigError for a group of weights that share no scales in groups."""
+    if asked.quantize_group is not None and asked.quantize not in GROUPED:
+        raise ConfigError(
+            f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
+            f"{'|'.join(GROUPED)} or drop --quantize-group"
         )
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint becomes a folder whose weights are packed for the CPU backend."""
+"""A checkpoint becomes a folder that starts sooner: packed for backend cpu, or in 8-bit codes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from spaninfer_engine.load.folders.hub_cache import whole_path
 from spaninfer_engine.load.packed.file import PACKED_FILE, TEXT_FILE, PackedReader, describe_tensors
 from spaninfer_engine.load.packed.packing import WAY_OUT, Packing, packing_of
 from spaninfer_engine.load.packed.tensor_error import TensorError
+from spaninfer_engine.load.quantised.rounded_rows import SCHEMES
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.program.bind import bind_all, bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
-from spaninfer_engine.startup.build import locate, open_on_cpu
+from spaninfer_engine.startup.build import locate, open_on_cpu, resolve_decoder
+from spaninfer_engine.startup.compute import refuse_group
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.weight_formats import formats_of
+from spaninfer_engine.tools.rounded_folder import RoundedWeights, rounded_names, write_rounded
 
 Report: TypeAlias = Callable[[TensorError], None]
 
@@ -47,11 +50,12 @@ def convert(
 ) -> Path:
     """Pack the weights of a Hugging Face folder, a GGUF or a llama2.c file into the folder `out`.
 
-    Without `quantize`, weights of matmuls keep the numbers or codes that they are stored in. `out`
-    is new or empty, and is there only when it is whole; it is returned, resolved. Packed weights
-    lie in memory until all are written. `report` is called with what quantising changed of each
-    tensor. Raises ConfigError for what was asked, and where `out` cannot be written; for what is
-    on disk CheckpointError.
+    They are packed for backend cpu, and lie in memory until all are written; those in "fp8" and
+    "w8a8" become a folder in the format compressed-tensors, which every backend reads. Without
+    `quantize`, weights of matmuls keep the numbers or codes that they are stored in. `out` is new
+    or empty, and is there only when it is whole; it is returned, resolved. `report` is called with
+    what quantising changed of each tensor. Raises ConfigError for what was asked, and where `out`
+    cannot be written; for what is on disk CheckpointError.
     """
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
@@ -62,13 +66,29 @@ def convert(
     with open_checkpoint(path) as checkpoint:
         if isinstance(checkpoint.reader, PackedReader):
             raise ConfigError(f"{path} is already converted; {WAY_OUT}")
-        weights = _packed_weights(asked, checkpoint, progress, report)
+        write = _plan(asked, checkpoint, progress, report)
         try:
             with _complete(out) as folder:
-                _write(folder, checkpoint, weights, packing_of(quantize, quantize_group))
+                _write_beside(folder, checkpoint)
+                write(folder)
         except OSError as error:
             raise ConfigError(f"{out} cannot be written: {error}") from error
     return out
+
+
+def _plan(
+    asked: EngineConfig, checkpoint: Checkpoint, progress: Progress, report: Report | None
+) -> Callable[[Path], None]:
+    """Return what writes weights into a folder; ConfigError where they cannot be as requested."""
+    of_weights = stage_of(progress, "weights")
+    if asked.quantize in SCHEMES:
+        refuse_group(asked)
+        names = rounded_names(resolve_decoder(asked, checkpoint))
+        rounded = RoundedWeights(checkpoint.reader, names, asked.quantize)
+        return lambda folder: write_rounded(folder, checkpoint, rounded, of_weights, report)
+    packing = packing_of(asked.quantize, asked.quantize_group)
+    weights = _packed_weights(asked, checkpoint, progress, report)
+    return lambda folder: _write_packed(folder, checkpoint, weights, packing)
 
 
 def _packed_weights(
@@ -97,13 +117,19 @@ def _packed_weights(
     return weights
 
 
-def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packing: Packing) -> None:
-    """Write packed weights and the files that go along into a folder."""
+def _write_packed(
+    folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packing: Packing
+) -> None:
+    """Write packed weights into a folder."""
     from spaninfer_engine.startup.packed_weights import write_weights
 
     tensors = describe_tensors(checkpoint.reader)
     formats = formats_of(checkpoint.reader)
     write_weights(folder / PACKED_FILE, weights, packing, tensors, formats)
+
+
+def _write_beside(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the files that go along into a folder: config, tokenizer, template."""
     if checkpoint.path.is_dir():
         return _copy_beside(checkpoint.path, folder)
     (folder / "config.json").write_text(json.dumps(dict(checkpoint.config), indent=2))
@@ -119,7 +145,7 @@ def _write(folder: Path, checkpoint: Checkpoint, weights: dict[str, Any], packin
 def _copy_beside(source: Path, folder: Path) -> None:
     """Copy the files beside the weights that go along."""
     for file in sorted(source.iterdir()):
-        is_index = file.name.endswith(".safetensors.index.json")
+        is_index = file.name.endswith(".index.json")
         if file.suffix in COPIED and file.is_file() and not is_index:
             shutil.copyfile(file, folder / file.name)
 

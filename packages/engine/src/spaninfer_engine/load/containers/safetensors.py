@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +26,9 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 MAX_HEADER_MARKS = 1_000_000
 MAX_DIMENSION = 2**40  # larger sizes only occur in damaged headers
 DATA_ALIGNMENT = 64  # of files written here: the first array begins with a cache line
+
+Described: TypeAlias = tuple[np.dtype, tuple[int, ...]]
+"""Number format and shape of an array."""
 
 _CODES = {dtype: code for code, dtype in SAFETENSORS.items()}
 
@@ -57,17 +61,29 @@ def write_safetensors(
     The format allows no gaps, so the order decides how arrays are aligned. OSError as `open` and
     `write` raise it.
     """
+    described = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    write_streamed(path, described, arrays.values(), metadata)
+
+
+def write_streamed(
+    path: Path,
+    described: Mapping[str, Described],
+    arrays: Iterable[np.ndarray],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a new file as `write_safetensors` does, each array when it is made."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     stop = 0
-    for name, array in arrays.items():
-        start, stop = stop, stop + array.nbytes
-        described = {"dtype": _CODES[array.dtype], "shape": list(array.shape)}
-        header[name] = described | {"data_offsets": [start, stop]}
+    for name, (dtype, shape) in described.items():
+        start, stop = stop, stop + prod(shape) * dtype.itemsize
+        numbers = {"dtype": _CODES[dtype], "shape": list(shape)}
+        header[name] = numbers | {"data_offsets": [start, stop]}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % DATA_ALIGNMENT)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
+        for array, (dtype, shape) in zip(arrays, described.values(), strict=True):
+            assert (array.dtype, array.shape) == (dtype, shape), path
             file.write(array.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
         file.flush()
         os.fsync(file.fileno())
