@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -64,15 +65,15 @@ def of_format(format: Published) -> tuple[dict[str, float], list[Array]]:
         return size, list(map(as_log_probabilities, tools.logits_of(asked, texts(), TOKENS)))
 
 
-def main() -> None:
+def print_divergence(benchmark: str, formats: Sequence[Published]) -> None:
     """Print the divergence of each format."""
     exact = log_probabilities()
-    for format in FORMATS:
+    for format in formats:
         size, found = of_format(format)
-        about = {"benchmark": "published divergence", "format": format.name, **size}
+        about = {"benchmark": benchmark, "format": format.name, **size}
         record = about | {"rounds_head": format.rounds_head} | figures(exact, found)
         print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    print_divergence("published divergence", FORMATS)

@@ -14,8 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_engine.load.gguf.blocks import IQ4
-from spaninfer_op_reference import E2M1, E4M3_MOST, to_e4m3
+from spaninfer_op_reference import E2M1, E4M3_MOST, IQ4_NL, to_e4m3
 
 Array = NDArray[Any]
 
@@ -115,7 +114,7 @@ def _with_minimums(bits: int, group: int, scale_bits: int) -> Callable[[Array], 
 
 
 def _iq4_nl(weight: Array) -> Array:
-    x, levels = _grouped(weight, 32), np.array(IQ4, np.float64)
+    x, levels = _grouped(weight, 32), np.array(IQ4_NL)
     peak = np.take_along_axis(x, np.abs(x).argmax(-1, keepdims=True), -1)
     reach = np.where(peak == 0, 1e-12, peak) / levels[0]
     scales = [_float16(part * reach * sign) for part in TRIED for sign in (1, -1)]
@@ -190,7 +189,7 @@ FORMATS: tuple[Published, ...] = (
     Published("Q4_K", 4.5, _with_minimums(4, 32, 6), True),
     Published("IQ4_NL", 4.5, _iq4_nl, True),
     Published("Q4_0", 4.5, _by_gguf("Q4_0"), True),
-    Published("IQ4_XS", 4.25, _symmetric(np.array(IQ4, np.float64), 32, 6), True),
+    Published("IQ4_XS", 4.25, _symmetric(np.array(IQ4_NL), 32, 6), True),
     Published("Q3_K", 3.4375, _symmetric(_whole(-4, 3), 16, 6), True),
     Published("Q2_K", 2.625, _with_minimums(2, 16, 4), True),
     Published("FP8 per tensor", 8, _e4m3(None, None)),

@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu import Format, Layout
 
 Array = NDArray[Any]
 
-GROUPS: tuple[QuantizeGroup, ...] = (32, 128)
+GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128)
 
 
 def formats() -> Iterator[tuple[str, dict[str, Any], Format]]:

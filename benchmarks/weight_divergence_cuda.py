@@ -23,7 +23,7 @@ from spaninfer_engine.backends.cuda.start import CudaStart
 from spaninfer_engine.backends.cuda.weights.packing import WeightForms
 from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
 from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
-from spaninfer_engine.backends.grid_weights import grid_of_packing
+from spaninfer_engine.backends.rounded_weights import rounded_format
 from spaninfer_engine.backends.start import BoundModel
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import Quantize, QuantizeGroup
@@ -54,9 +54,7 @@ def on_gpu(
     packing = packing_of(quantize, group)
     with open_checkpoint(spaninfer_demo.path()) as checkpoint:
         decoder = resolve_decoder(EngineConfig(model=spaninfer_demo.path()), checkpoint)
-        rounded = (
-            codes_of_packing(packing) or format_of_packing(packing) or grid_of_packing(packing)
-        )
+        rounded = codes_of_packing(packing) or format_of_packing(packing) or rounded_format(packing)
         ops = CudaOps("bfloat16", "cuda", decoder.groups, weights=WeightForms(rounded))
         kept = {decoder.head.linear.weight.name} if head == "16 bits" else ()
         bound = bind_packed(lower(decoder), ops, Packer(ops, checkpoint.reader, kept))

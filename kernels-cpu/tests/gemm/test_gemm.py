@@ -32,6 +32,8 @@ from spaninfer_op_reference import (
     grid_format,
     quantize_rows,
     quantize_to_grid,
+    quantize_to_table,
+    table_format,
 )
 
 NAN = np.float32(np.nan)
@@ -65,14 +67,21 @@ def test_it_computes_the_definition(format, size):
 
 
 @pytest.mark.parametrize("size", [(67, 333), (130, 1031)], ids=str)
-def test_three_and_a_half_bits_are_within_a_256th_of_weights_that_the_definition_rounds(size):
-    """Activations that kernels quantise to int8 are all of it: 127ths of the largest of 32."""
+@pytest.mark.parametrize(
+    ("kind", "group"), [("int3.5", 32), ("iq4_nl", 32), ("iq4_nl", 128), ("iq4_nl", None)]
+)
+def test_levels_are_within_a_256th_of_weights_that_the_definition_rounds(kind, group, size):
+    """Activations that kernels quantise to int8 are all of it: 127ths of the largest of a group."""
     rng = np.random.default_rng(9)
     numbers = rng.standard_normal(size, np.float32)
-    truth = dequantize_weight(quantize_to_grid(numbers, grid_format("int3.5", 32)))
-    weight = pack(numbers, Format("int3.5", 32))
+    if kind == "int3.5":
+        rounded = quantize_to_grid(numbers, grid_format(kind, group))
+    else:
+        rounded = quantize_to_table(numbers, table_format(kind, group))
+        assert rounded.scales.min() < 0 < rounded.scales.max()
+    truth, weight = dequantize_weight(rounded), pack(numbers, Format(kind, group))
 
-    for num_rows in range(1, 18):
+    for num_rows in range(1, 18) if kind == "int3.5" else (1, 2, 5, 13):
         x = rng.standard_normal((num_rows, size[1]), np.float32)
         out = np.full((num_rows, size[0]), NAN)
         linear(x, weight, out=out)

@@ -18,11 +18,14 @@ from spaninfer_kernels_cpu.quantisation import packed as module
 from spaninfer_kernels_cpu.runtime.workers import share
 from spaninfer_op_reference import (
     GRIDS,
+    TABLES,
     CodeRange,
     dequantize_weight,
     grid_format,
     quantize_to_grid,
+    quantize_to_table,
     quantize_weight,
+    table_format,
 )
 
 CODE_FORMATS = [Format(kind, group) for kind in ("int8", "int4") for group in (None, 32, 64, 128)]
@@ -52,18 +55,25 @@ def test_groups_that_end_early_keep_their_numbers(format):
     assert np.abs(result - weight).max() <= 0.505 * step
 
 
-@pytest.mark.parametrize("kind", GRIDS)
+def defined(weight, kind, group):
+    """The levels of a grid or of a table that are nearest to weight[O C]."""
+    if kind in GRIDS:
+        return dequantize_weight(quantize_to_grid(weight, grid_format(kind, group)))
+    return dequantize_weight(quantize_to_table(weight, table_format(kind, group)))
+
+
+@pytest.mark.parametrize("kind", [*GRIDS, *TABLES])
 @pytest.mark.parametrize("group", GROUPS)
-def test_grids_are_the_definitions_to_the_bit(kind, group):
+def test_levels_are_the_definitions_to_the_bit(kind, group):
     rng = np.random.default_rng(8)
     for size in ((1, 1), (3, 77), (67, 320), (65, 32)):
         weight = rng.standard_t(4, size).astype(np.float32)
         weight[-1] = weight[-1, 0]  # constant
+        weight[0, : size[1] // 2] = 0
 
         result = unpack(pack(weight, Format(kind, group)))
 
-        truth = dequantize_weight(quantize_to_grid(weight, grid_format(kind, group)))
-        np.testing.assert_array_equal(result, truth)
+        np.testing.assert_array_equal(result, defined(weight, kind, group))
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -211,6 +221,8 @@ def test_parts_below_one_another_need_no_memory_beside_the_result():
         (Format("int3.5", 64), 4),
         (Format("int3.5", 128), 3.75),
         (Format("int3", 32), 4),
+        (Format("iq4_nl", 32), 4.5),
+        (Format("iq4_nl", 128), 4.125),
     ],
 )
 def test_a_pack_has_the_size_of_its_codes_and_bfloat16_parameters(format, bits):

@@ -178,11 +178,16 @@ class Codes(Constant):
         return each * (2 if self.shift == "bias" else 1)
 
 
+IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
 MADE = {
     "w8a16": Codes(8, 128, "bfloat16", "bias", activation_bits=16),
     "w7a7": Codes(8, NARROW_LEVELS // 2, "bfloat16", "bias", activation_bits=7),
     **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (8, 6, 5, 4)},
+    "iq4_nl": Codes(
+        4, -min(IQ4_NL), "bfloat16", "none", table=tuple(level - min(IQ4_NL) for level in IQ4_NL)
+    ),
     "int3.5": Codes(PAIR_BITS, LEVELS // 2, "bfloat16", "bias"),
     **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (3, 2)},
 }
-"""Codes that packing makes, by kinds of formats: asymmetric, with flat scales."""
+"""Codes that packing makes, by kinds of formats: asymmetric, or of a table, with flat scales."""

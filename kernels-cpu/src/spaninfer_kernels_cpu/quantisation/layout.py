@@ -41,6 +41,7 @@ Kind = Literal[
     "int6",
     "int5",
     "int4",
+    "iq4_nl",
     "int3.5",
     "int3",
     "int2",
@@ -62,9 +63,10 @@ GROUPS = (32, 64, 128)
 class Format:
     """The kind of the numbers of a packed weight.
 
-    kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, w8a16 (int8 for
-              activations of 16 bits), w7a7 (181 levels of weights and of activations, so that AVX2
-              sums two products in 16 bits), or "codes" that `form` describes
+    kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, iq4_nl (16 uneven
+              levels), w8a16 (int8 for activations of 16 bits), w7a7 (181 levels of weights and of
+              activations, so that AVX2 sums two products in 16 bits), or "codes" that `form`
+              describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; half a unit in codes
               of halves
     """

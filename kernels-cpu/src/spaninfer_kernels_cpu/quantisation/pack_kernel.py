@@ -84,7 +84,7 @@ def write_codes(
                 if count - start < unit:
                     _copy_filled(whole, count - start, place)
                     whole = place
-                _write_unit(whole, bits, words)
+                write_unit(whole, bits, words)
                 words += bits * STEP_BYTES
 
 
@@ -113,13 +113,13 @@ def _quantize_record(
             if levels <= SEARCHED_LEVELS:
                 scale, group_bias = _narrowed(numbers, levels, scale, group_bias)
         parameters = behind[group * PARAMETER_BYTES :].view(np.uint16)
-        parameters[output] = _upper_half(scale)
-        parameters[PANEL + output] = _upper_half(group_bias)
+        parameters[output] = upper_half(scale)
+        parameters[PANEL + output] = upper_half(group_bias)
         some = numbers_at(place + group * piece, piece, np.uint8)
         for number in range((groups.channels + piece - 1) // piece):
             _write_levels(numbers[number * piece :], levels, scale, group_bias, some)
             if group == groups.together - 1:
-                _write_unit(place, groups.bits, codes + number * groups.bits * STEP_BYTES)
+                write_unit(place, groups.bits, codes + number * groups.bits * STEP_BYTES)
 
 
 @device_function
@@ -226,7 +226,7 @@ def _add_squares(
 
 
 @device_function
-def _write_unit(codes: int, bits: int, words: int) -> None:
+def write_unit(codes: int, bits: int, words: int) -> None:
     """Write the codes of a unit, of an output whose words begin here (`codes`)."""
     if bits == PAIR_BITS:
         _write_pairs(numbers_at(codes, 2 * UNIT, np.uint8), words)
@@ -326,6 +326,6 @@ def _next_bf16(x: np.float32) -> np.float32:
 
 
 @device_function
-def _upper_half(x: np.float32) -> np.uint16:
+def upper_half(x: np.float32) -> np.uint16:
     """Return the bits of a float32 that is a bfloat16."""
     return np.uint16(np.uint32(np.float32(x).view(np.uint32)) >> np.uint32(16))

@@ -18,6 +18,11 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     Layout,
 )
 from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
+from spaninfer_kernels_cpu.quantisation.table_kernel import (
+    nearest_codes,
+    nearest_levels,
+    round_panel,
+)
 from spaninfer_kernels_cpu.quantisation.unpack_codes import unpack_codes
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE
 from spaninfer_kernels_cpu.runtime.numa import numa_nodes, place
@@ -69,7 +74,8 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     Quantised values are InstantQuant's: for every group of a row, the grid of 2^bits values (of 11
     in int3.5) from its least to its largest weight, with scale and bias rounded to bfloat16 so that
     the grid still holds both. In 2, 3 and 3.5 bits it is the narrower grid whose errors' squares
-    have the least sum. `spaninfer_op_reference.quantize_to_grid` defines them to the bit.
+    have the least sum. `spaninfer_op_reference.quantize_to_grid` defines them to the bit, and
+    `quantize_to_table` those of iq4_nl: uneven levels, with the best of twelve scales.
     Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
@@ -169,6 +175,11 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
         raise FormatError("weight holds a number that is not finite, which has no code")
     codes = layout.format.codes
     assert codes is not None
-    sizes = layout.channels, layout.group_channels, codes.record_groups, codes.levels
+    sizes = layout.channels, layout.group_channels
     for number, panel in enumerate(panels):
-        quantize_panel(numbers[number * PANEL :].ctypes.data, *sizes, panel.ctypes.data)
+        source = numbers[number * PANEL :].ctypes.data
+        if codes.table is not None:
+            tables = nearest_codes(codes).ctypes.data, nearest_levels(codes).ctypes.data
+            round_panel(source, *sizes, *tables, panel.ctypes.data)
+        else:
+            quantize_panel(source, *sizes, codes.record_groups, codes.levels, panel.ctypes.data)

@@ -23,6 +23,7 @@ Quantize = Literal[
     "int6",
     "int5",
     "int4",
+    "iq4_nl",
     "int3.5",
     "int3",
     "int2",

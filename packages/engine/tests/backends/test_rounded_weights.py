@@ -11,21 +11,31 @@ from numpy.typing import NDArray
 from random_llama import write_model
 from safetensors.numpy import load_file, save_file
 from spaninfer_engine import Engine, SamplingParams
-from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, grid_of_packing
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
+from spaninfer_engine.backends.rounded_weights import ROUNDED, TURNED, rounded_format
+from spaninfer_engine.load.packed.packing import GRID_NAMES, TABLE_NAMES, packing_of
 from spaninfer_engine.ops.operation import Operation, Use
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.program import Program
 from spaninfer_engine.spec.weight_nodes import Weight
-from spaninfer_op_reference import GRIDS, dequantize_weight, grid_format, quantize_to_grid
+from spaninfer_op_reference import (
+    GRIDS,
+    TABLES,
+    dequantize_weight,
+    grid_format,
+    quantize_to_grid,
+    quantize_to_table,
+    table_format,
+)
 
 SAMPLING = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2)
 PROMPTS = [[5, 900, 31, 77], [1, 2]]
 
 
 def rounded(array: NDArray[Any], name: str, group: int | None = 32) -> NDArray[np.float32]:
-    """Return weight[O C] on its grids."""
+    """Return weight[O C] at its levels."""
+    if name in TABLES:
+        return dequantize_weight(quantize_to_table(array, table_format(name, group)))
     return dequantize_weight(quantize_to_grid(array, grid_format(name, group)))
 
 
@@ -44,23 +54,28 @@ def answers(folder: Path, **options: Any) -> list[Any]:
     return [(each.token_ids, each.logprobs) for each in made]
 
 
+@pytest.fixture(scope="module", params=["int3.5", "iq4_nl"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """What weights are rounded to: an even grid, or a table."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def written(model: Path) -> Path:
-    """The folder with weights of products on grids of eleven levels, its head a tensor of its own.
+def written(model: Path, kind: str) -> Path:
+    """The folder with weights of products at their levels, its head a tensor of its own.
 
     The table of the tied head stays as it was where tokens are looked up.
     """
     tensors = load_file(model / "model.safetensors")
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    folder = model.parent / "written"
+    folder = model.parent / f"written {kind}"
     folder.mkdir()
     for file in ("config.json", "tokenizer.json"):
         text = (model / file).read_text().replace('embeddings": true', 'embeddings": false')
         (folder / file).write_text(text)
     products = {name for name in tensors if "proj" in name or name == "lm_head.weight"}
     numbers = {
-        name: rounded(array, "int3.5") if name in products else array
-        for name, array in tensors.items()
+        name: rounded(array, kind) if name in products else array for name, array in tensors.items()
     }
     save_file(numbers, folder / "model.safetensors")
     return folder
@@ -68,23 +83,26 @@ def written(model: Path) -> Path:
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 def test_answers_are_those_of_a_checkpoint_that_holds_the_rounded_numbers(
-    model: Path, written: Path, backend: Any
+    model: Path, written: Path, kind: Any, backend: Any
 ) -> None:
     if backend == "torch":
         pytest.importorskip("torch")
 
-    found = answers(model, backend=backend, device="cpu", quantize="int3.5")
+    found = answers(model, backend=backend, device="cpu", quantize=kind)
 
     assert found == answers(written, backend=backend, device="cpu")
     assert found != answers(model, backend=backend, device="cpu")
 
 
-def test_all_formats_on_grids_have_a_definition_and_others_have_none() -> None:
+def test_all_formats_of_levels_have_a_definition_and_others_have_none() -> None:
     assert tuple(GRIDS) == GRID_NAMES
     for name in GRID_NAMES:
-        assert grid_of_packing(packing_of(name, 64)) == grid_format(name, 64)
-    assert grid_of_packing(packing_of("w8a16")) is None
-    assert grid_of_packing(packing_of(None)) is None
+        assert rounded_format(packing_of(name, 64)) == grid_format(name, 64)
+    assert tuple(TABLES) == TABLE_NAMES
+    for name in TABLE_NAMES:
+        assert rounded_format(packing_of(name, 64)) == table_format(name, 64)
+    assert rounded_format(packing_of("w8a16")) is None
+    assert rounded_format(packing_of(None)) is None
 
 
 class _Arrays:

@@ -9,12 +9,17 @@ from cases import SMALL, Case
 from noise import DENSE, ROUTED, rms
 
 WIDE = [name for name in (*DENSE, *ROUTED) if name.startswith("wide ")]
-MOST = {"int8": 0.5, "int4": 0.05}
+MOST = {"int8": 0.5, "int4": 0.05, "iq4_nl": 0.05}
 """What tipped codes may make, as a part of what coding costs; a token may be routed elsewhere."""
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("name", [*SMALL, *WIDE])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name in (*SMALL, *WIDE) for kind in ("int8", "int4")),
+        *((name, "iq4_nl") for name in WIDE),
+    ],
+)
 def test_quantised_models_agree_with_the_definition(
     name: str, kind: str, load: Callable[[str], Case]
 ) -> None:

@@ -55,8 +55,8 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, int8, int6, int5, int4, int3.5, int3, "
-            "int2",
+            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, int8, int6, int5, int4, iq4_nl, int3.5, "
+            "int3, int2",
         ),
         (BARE, {"quantize": "int3_5"}, r"did you mean 'int3\.5'\?"),
         (BARE, {"quantize": "3.5"}, r"did you mean 'int3\.5'\?"),
@@ -223,6 +223,8 @@ def test_an_encoder_in_codes_on_backend_cuda_is_refused_with_the_backends_that_h
         (WITH_KERNELS, "cuda", "int3.5", "; held in 4 bits"),
         (WITH_KERNELS, "cuda", "int5", "; held in 8 bits"),
         (WITH_KERNELS, "cuda", "int4", ""),
+        (BARE, "cpu", "iq4_nl", ""),
+        (WITH_KERNELS, "cuda", "iq4_nl", "; held in 8 bits"),
     ],
 )
 def test_the_plan_says_where_rounded_weights_take_more_bits_than_they_have(

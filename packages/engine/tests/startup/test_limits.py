@@ -239,6 +239,7 @@ def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_the
         ({}, "float32", 4 + 4), ({}, "bfloat16", 2 + 2),
         ({"quantize": "int8"}, "float32", 4 + 1.125), ({"quantize": "int4"}, "bfloat16", 2 + 0.625),
         ({"quantize": "int3.5"}, "bfloat16", 2 + 0.5625),
+        ({"quantize": "iq4_nl"}, "bfloat16", 2 + 0.5625),
     ):  # fmt: skip
         needed = int(1000 * 2**20 * size) + step
         refuse_oversized(asked(**options), compute, model, needed, StoredWeights(stored_as))

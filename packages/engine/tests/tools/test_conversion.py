@@ -71,10 +71,11 @@ def answers(folder: Path, prompts: list[list[int]] = PROMPTS, **options: Any) ->
         {"quantize": "int4", "quantize_group": 64},
         {"quantize": "int3", "quantize_group": 128},
         {"quantize": "int3.5"},
+        {"quantize": "iq4_nl", "quantize_group": 64},
         {"quantize": "w8a16"},
         {"quantize": "w7a7", "quantize_group": "row"},
     ],
-    ids=["as stored", "int8", "int8 row", "int4 g64", "int3 g128", "int3.5", "w8a16", "w7a7 row"],
+    ids=lambda codes: " ".join(map(str, codes.values())) or "as stored",
 )
 def test_a_converted_folder_answers_to_the_bit_what_packing_at_the_start_does(
     model: Path, tmp_path: Path, codes: dict[str, Any]
@@ -132,7 +133,7 @@ def test_codes_of_a_published_checkpoint_stay_as_they_are(tmp_path: Path, name: 
     assert answers(out, SHORT) == answers(folder, SHORT, backend="cpu")
 
 
-@pytest.mark.parametrize("quantize", ["int4", "int3.5", "w8a16"])
+@pytest.mark.parametrize("quantize", ["int4", "int3.5", "iq4_nl", "w8a16"])
 def test_the_report_is_of_what_packing_changed(model: Path, tmp_path: Path, quantize: Any):
     """Beside the error of the numbers in the file that is written, all of them."""
     errors: list[TensorError] = []
@@ -163,7 +164,7 @@ def test_the_report_is_of_what_packing_changed(model: Path, tmp_path: Path, quan
         assert (
             (each.largest == pytest.approx(largest)) if is_whole else each.largest < 1.01 * largest
         )
-        assert each.bits == {"int4": 5, "int3.5": 4.5, "w8a16": 9}[quantize]
+        assert each.bits == {"int4": 5, "int3.5": 4.5, "iq4_nl": 4.5, "w8a16": 9}[quantize]
 
 
 def test_without_quantising_there_is_nothing_to_report(model: Path, tmp_path: Path):

@@ -90,8 +90,9 @@ from spaninfer_op_reference.scaled_linear import (
     scaled_linear,
 )
 from spaninfer_op_reference.spans import append, gather_spans
+from spaninfer_op_reference.table_codes import TABLES, quantize_to_table, table_format
 from spaninfer_op_reference.topk import topk
-from spaninfer_op_reference.weight_format import E2M1, ScaleType, WeightFormat
+from spaninfer_op_reference.weight_format import E2M1, IQ4_NL, ScaleType, WeightFormat
 
 __all__ = [
     "ACTIVATIONS",
@@ -100,7 +101,9 @@ __all__ = [
     "E4M3_MOST",
     "GREEDY",
     "GRIDS",
+    "IQ4_NL",
     "SCALE_BLOCK",
+    "TABLES",
     "UNIT_EPS",
     "CodeRange",
     "FrequencyRule",
@@ -171,6 +174,7 @@ __all__ = [
     "quantize_q8_0",
     "quantize_rows",
     "quantize_to_grid",
+    "quantize_to_table",
     "quantize_weight",
     "quick_gelu",
     "relative_error",
@@ -191,6 +195,7 @@ __all__ = [
     "softcap",
     "softmax",
     "stack_weights",
+    "table_format",
     "to_bfloat16",
     "to_e4m3",
     "tolerance",

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_op_reference.arrays import Floats
-from spaninfer_op_reference.quantized_weight import NUMBERS_AT_ONCE, QuantizedWeight
+from spaninfer_op_reference.quantized_weight import QuantizedWeight
 from spaninfer_op_reference.rounding import to_bfloat16
+from spaninfer_op_reference.row_groups import column_sums, round_groups
 from spaninfer_op_reference.weight_format import WeightFormat
 
 GRIDS = {
@@ -63,38 +64,15 @@ def quantize_to_grid(weight: Floats, format: WeightFormat) -> QuantizedWeight:
     ends are moved in, each by none to four twentieths of that range. All in float32, sums from the
     first column to the last.
     """
-    rows, columns = weight.shape
-    width = format.group_columns or columns
-    cut = columns // width * width
-    parts = [(0, cut, width)] if cut else []
-    if cut < columns:
-        parts.append((cut, columns, columns - cut))
-    codes = np.empty((rows, columns), np.uint8)
-    scales, biases = (np.empty((rows, -(-columns // width)), np.float32) for _ in range(2))
-    for first, last, size in parts:
-        found = _quantize_groups(weight[:, first:last].reshape(-1, size), GRIDS[format.name][0])
-        codes[:, first:last] = found[0].reshape(rows, -1)
-        groups = slice(first // width, -(-last // width))
-        scales[:, groups], biases[:, groups] = (each.reshape(rows, -1) for each in found[1:])
-    minimums = np.float64(GRIDS[format.name][0] // 2) * scales - biases
+    levels = GRIDS[format.name][0]
+
+    def round_some(groups: _Array) -> tuple[NDArray[np.uint8], _Array]:
+        fit = _fit(groups, levels)
+        return (_steps(groups, *fit, levels) + levels // 2).astype(np.uint8), np.stack(fit)
+
+    codes, (scales, biases) = round_groups(weight, format.group_columns, round_some)
+    minimums = np.float64(levels // 2) * scales - biases
     return QuantizedWeight(format, codes, scales, minimums=minimums)
-
-
-def _quantize_groups(groups: Floats, levels: int) -> tuple[NDArray[np.uint8], _Array, _Array]:
-    """Return codes [M G], scales [M] and biases [M] of groups[M G], some at a time.
-
-    Groups lie side by side meanwhile: NumPy is ten times as fast over long rows as over short ones.
-    """
-    count, size = groups.shape
-    codes = np.empty((count, size), np.uint8)
-    scales, biases = np.empty(count, np.float32), np.empty(count, np.float32)
-    step = max(1, NUMBERS_AT_ONCE // size)
-    for first in range(0, count, step):
-        some = slice(first, first + step)
-        numbers = np.ascontiguousarray(groups[some].T, np.float32)
-        scales[some], biases[some] = fit = _fit(numbers, levels)
-        codes[some] = (_steps(numbers, *fit, levels) + levels // 2).T
-    return codes, scales, biases
 
 
 def _fit(groups: _Array, levels: int) -> tuple[_Array, _Array]:
@@ -146,10 +124,7 @@ def _squares(groups: _Array, scale: _Array, bias: _Array, levels: int) -> _Array
     errors += bias
     errors -= groups
     errors *= errors
-    if errors.shape[1] == 1:  # else one column would be summed in pairs
-        errors = np.repeat(errors, 2, axis=1)
-    sums: _Array = np.add.reduce(errors, axis=0)
-    return sums[: groups.shape[1]]
+    return column_sums(errors)
 
 
 def pair_codes(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -18,6 +18,12 @@ Zero: TypeAlias = Literal["none", "integer", "float", "minimum"]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """Numbers of 4 bits by code: a sign, two bits of exponent, one of mantissa."""
 
+IQ4_NL = (
+    *(-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0),
+    *(1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0),
+)
+"""Levels by code of llama.cpp's types IQ4_NL and IQ4_XS."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:

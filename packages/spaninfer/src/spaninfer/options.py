@@ -87,8 +87,9 @@ QuantizeOption = Annotated[
     Quantize | None,
     _one_of(
         "Quantise weights while loading: fp8 and w8a8 on backend cuda; bfloat16, w8a16 (int8 "
-        "with activations in 16 bits) and w7a7 (181 levels of both) on cpu; int8 to int2 on all, "
-        "where torch and reference keep the rounded numbers and save no memory.",
+        "with activations in 16 bits) and w7a7 (181 levels of both) on cpu; int8 to int2, and "
+        "iq4_nl (uneven levels, more exact than int4; 8 bits on cuda), on all, where torch and "
+        "reference keep the rounded numbers and save no memory.",
         Quantize,
     ),
 ]

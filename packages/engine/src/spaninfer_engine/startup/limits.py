@@ -21,7 +21,7 @@ from spaninfer_engine.cache.memory_plan import (
 from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS
 from spaninfer_engine.config import Decision, EngineConfig, KVDType, KVOffload, Resolved
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import packing_of
+from spaninfer_engine.load.packed.packing import packing_of, parameter_bits
 from spaninfer_engine.spec.nodes import CacheGroup, Decoder, Encoder, Model
 from spaninfer_engine.spec.pooling_nodes import LogitScore
 from spaninfer_engine.spec.tree import parameter_count, weights
@@ -44,7 +44,6 @@ STORED: Mapping[KVDType, Stored] = {
 SPAN_LEN = 32
 TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
 _MAX_CODE_BITS = 8  # wider ones are numbers, which have no scales
-SCALE_BITS = 32  # of a group of quantised weights: a float32, or two of 16 bits
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
 
 
@@ -127,8 +126,8 @@ def estimated_weight_bytes(
     """Return the bytes of the weights that are held from the start, before they are read."""
     packing = packing_of(asked.quantize, asked.quantize_group)
     bits = weight_bits(asked, compute, stored.dtype)
-    if packing.group is not None and bits <= _MAX_CODE_BITS:
-        bits += SCALE_BITS / packing.group
+    if asked.quantize and packing.group is not None and bits <= _MAX_CODE_BITS:
+        bits += parameter_bits(asked.quantize) / packing.group
     as_stored = weight_bits(replace(asked, quantize=None), compute, stored.dtype)
     kept = {} if asked.quantize else _kept_bits(compute, stored.formats)
     table = model.embedding.table.name  # rows are looked up in it, so it is not rounded

@@ -22,7 +22,12 @@ from spaninfer_engine.backends.start import BoundModel, Start, Tell
 from spaninfer_engine.cache.memory_plan import Demand
 from spaninfer_engine.config import DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import GRID_NAMES, number_bits, packing_of
+from spaninfer_engine.load.packed.packing import (
+    ROUNDED_NAMES,
+    TABLE_NAMES,
+    number_bits,
+    packing_of,
+)
 from spaninfer_engine.ops.bound import TEXT, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.spec.nodes import Encoder
@@ -44,7 +49,7 @@ class CudaBackend(Backend):
     summary = "kernels of our own"
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
-    quantizes = ("fp8", "w8a8", *GRID_NAMES)
+    quantizes = ("fp8", "w8a8", *ROUNDED_NAMES)
     code_activations = "16-bit activations"
     is_invariant = True
     can_keep_head = True
@@ -137,8 +142,8 @@ class CudaBackend(Backend):
         return TorchProfiler()
 
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
-        """GEMMs read codes of 4 and of 8 bits."""
-        return 4 if number_bits(quantize) <= 4 else 8
+        """GEMMs read codes of 4 and of 8 bits, and levels of a table as numbers of 8."""
+        return 4 if number_bits(quantize) <= 4 and quantize not in TABLE_NAMES else 8
 
     def open(self, options: BackendOptions, tell: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the operators; kernels are compiled when the start is measured."""
@@ -149,7 +154,7 @@ class CudaBackend(Backend):
         from spaninfer_engine.backends.cuda.weights.packing import WeightForms
         from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
         from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
-        from spaninfer_engine.backends.grid_weights import grid_of_packing
+        from spaninfer_engine.backends.rounded_weights import rounded_format
 
         refuse_states(options.groups, torch.cuda.get_device_capability(options.device))
         assert options.dtype != "float32", options
@@ -160,7 +165,7 @@ class CudaBackend(Backend):
             options.device,
             options.groups,
             options.kv_dtype,
-            weights=WeightForms(of_gpu or grid_of_packing(packing), bool(options.formats)),
+            weights=WeightForms(of_gpu or rounded_format(packing), bool(options.formats)),
             batch_invariant=options.asked.batch_invariant,
         )
 

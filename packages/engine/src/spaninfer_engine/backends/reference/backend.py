@@ -14,7 +14,7 @@ from spaninfer_engine.backends.backend import (
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.config import DType, EngineConfig, Quantize
-from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
+from spaninfer_engine.load.packed.packing import ROUNDED_NAMES, packing_of
 from spaninfer_engine.ops.table import Ops
 
 
@@ -23,7 +23,7 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     summary = "numpy"
-    quantizes = GRID_NAMES
+    quantizes = ROUNDED_NAMES
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Float32."""
@@ -31,11 +31,11 @@ class ReferenceBackend(Backend):
 
     def open(self, options: BackendOptions, on_progress: OnProgress | None = None) -> Ops[Any]:  # noqa: ARG002
         """Return the definitions in float32."""
-        from spaninfer_engine.backends.grid_weights import grid_of_packing
         from spaninfer_engine.backends.reference.ops import ReferenceOps
+        from spaninfer_engine.backends.rounded_weights import rounded_format
 
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
-        return ReferenceOps("float32", grid_of_packing(packing))
+        return ReferenceOps("float32", rounded_format(packing))
 
     def rounded_bits(self, quantize: Quantize, dtype: DType) -> float:  # noqa: ARG002
         """The numbers that levels stand for are held, in float32."""

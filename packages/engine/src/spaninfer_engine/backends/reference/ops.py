@@ -8,19 +8,19 @@ from typing import Literal
 import spaninfer_op_reference as definition
 from spaninfer_op_reference import WeightFormat
 
-from spaninfer_engine.backends.grid_weights import (
-    ROUNDED,
-    TURNED,
-    rounded_layout,
-    rounded_weights,
-    turned_experts,
-)
 from spaninfer_engine.backends.host.ops import HostOps
 from spaninfer_engine.backends.host.tensors import Array
 from spaninfer_engine.backends.reference.attention import (
     attend_by_definition,
     attend_selected_by_definition,
     select_by_definition,
+)
+from spaninfer_engine.backends.rounded_weights import (
+    ROUNDED,
+    TURNED,
+    rounded_layout,
+    rounded_weights,
+    turned_experts,
 )
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.scoring import Scoring

@@ -9,7 +9,7 @@ from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.config import DTYPES, DType, EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import GRID_NAMES, packing_of
+from spaninfer_engine.load.packed.packing import ROUNDED_NAMES, packing_of
 from spaninfer_engine.ops.table import Ops
 
 
@@ -19,7 +19,7 @@ class TorchBackend(Backend):
     name = "torch"
     summary = "any torch device"
     needs_torch = True
-    quantizes = GRID_NAMES
+    quantizes = ROUNDED_NAMES
     on_gpu = True
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
@@ -35,7 +35,7 @@ class TorchBackend(Backend):
         """Return torch's operators on a device."""
         import torch
 
-        from spaninfer_engine.backends.grid_weights import grid_of_packing
+        from spaninfer_engine.backends.rounded_weights import rounded_format
         from spaninfer_engine.backends.torch.ops import TorchOps
 
         try:
@@ -46,7 +46,7 @@ class TorchBackend(Backend):
                 "or cuda, or omit --device to auto-select"
             ) from unknown
         packing = packing_of(options.asked.quantize, options.asked.quantize_group)
-        return TorchOps(options.dtype, options.device, grid_of_packing(packing))
+        return TorchOps(options.dtype, options.device, rounded_format(packing))
 
     def profiler(self) -> Profiler:
         """Return torch's profiler."""

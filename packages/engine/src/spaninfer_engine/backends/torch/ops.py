@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from spaninfer_op_reference import CLAMP
 from torch import Tensor
 
-from spaninfer_engine.backends.grid_weights import turned_experts
+from spaninfer_engine.backends.rounded_weights import turned_experts
 from spaninfer_engine.backends.torch import moe, text_attention
 from spaninfer_engine.backends.torch.attention import LayerSpans, attend_slice
 from spaninfer_engine.backends.torch.pooling import TextRows, pool_texts

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import WeightFormat
 from torch import Tensor
 
-from spaninfer_engine.backends.grid_weights import ROUNDED, TURNED, rounded_layout, rounded_weights
 from spaninfer_engine.backends.host_memory import DEVICE_SHARE, HOST_SHARE, available_bytes
+from spaninfer_engine.backends.rounded_weights import (
+    ROUNDED,
+    TURNED,
+    rounded_layout,
+    rounded_weights,
+)
 from spaninfer_engine.backends.torch.devices import (
     free_device_bytes,
     sum_in_float32,

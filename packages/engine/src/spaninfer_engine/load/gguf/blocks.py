@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
+from spaninfer_op_reference import E2M1, IQ4_NL, QuantizedWeight, WeightFormat
 
 from spaninfer_engine.load.tensors.threads import in_threads
 
@@ -23,7 +23,6 @@ Codes: TypeAlias = NDArray[np.uint8] | NDArray[np.int8]  # [... B length]
 Parts: TypeAlias = dict[str, NDArray[np.generic]]  # fields of QuantizedWeight, [... B n] each
 
 BLOCK, SUPER_BLOCK = 32, 256  # weights
-IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 _LOW_HIGH = np.array([0, 4], np.uint8)
 _TWO_BITS = np.array([0, 2, 4, 6], np.uint8)
@@ -317,7 +316,7 @@ _ALL = (
     _integers("Q5_K", 5, 32, 176, _two_levels, _q5_k),
     _integers("Q6_K", 6, 16, 210, _q6_k_scales, _q6_k),
     _table(
-        WeightFormat("IQ4_NL", "table", 4, 1, 32, "float16", 4.5, table=tuple(map(float, IQ4))),
+        WeightFormat("IQ4_NL", "table", 4, 1, 32, "float16", 4.5, table=IQ4_NL),
         18,
         _scale,
         _iq4_nl,
@@ -332,7 +331,7 @@ _ALL = (
             "integer",
             4.25,
             outer="float16",
-            table=tuple(map(float, IQ4)),
+            table=IQ4_NL,
         ),
         136,
         _iq4_xs_scales,

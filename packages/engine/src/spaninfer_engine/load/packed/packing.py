@@ -9,7 +9,11 @@ from spaninfer_engine.errors import ConfigError
 
 GRID_NAMES: tuple[Quantize, ...] = ("int8", "int6", "int5", "int4", "int3.5", "int3", "int2")
 """Whole numbers on grids: levels at even steps, a scale and a bias of each group."""
-GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *GRID_NAMES)
+TABLE_NAMES: tuple[Quantize, ...] = ("iq4_nl",)
+"""Uneven levels of a fixed table, a scale of each group."""
+ROUNDED_NAMES: tuple[Quantize, ...] = (*GRID_NAMES, *TABLE_NAMES)
+"""Levels of either kind."""
+GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *ROUNDED_NAMES)
 """Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
@@ -42,8 +46,14 @@ def number_bits(quantize: Quantize) -> float:
     >>> number_bits("int3.5"), number_bits("fp8")
     (3.5, 8.0)
     """
-    known = {"bfloat16": 16.0, "fp8": 8.0, "w8a8": 8.0, "w8a16": 8.0, "w7a7": 8.0}
+    known = {"bfloat16": 16.0, "iq4_nl": 4.0}
+    known |= dict.fromkeys(("fp8", "w8a8", "w8a16", "w7a7"), 8.0)
     return known.get(quantize) or float(quantize.removeprefix("int"))
+
+
+def parameter_bits(quantize: Quantize) -> int:
+    """Return the bits of a group's scale, in 32 or in 16 bits, and of a bias where there is one."""
+    return 16 if quantize in TABLE_NAMES else 32
 
 
 def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None = None) -> Packing:

@@ -19,6 +19,8 @@ from spaninfer_op_reference import (
     dequantize_weight,
     grid_format,
     quantize_to_grid,
+    quantize_to_table,
+    table_format,
 )
 
 torch = pytest.importorskip("torch")
@@ -49,6 +51,7 @@ FOLDERS = [
 ]
 GRIDS = [(name, group) for name in ("int6", "int5", "int3.5", "int3", "int2") for group in
          (32, 64, None)]  # fmt: skip
+GROUPS = (32, 64, 128, None)
 EXPANDED = ["GPTQ reordered", "FP8 blocks", "FP8 per row", "NF4"]
 
 
@@ -115,6 +118,19 @@ def test_grids_that_are_made_on_the_host_are_held_as_published_codes(
 
     assert kept is not None
     assert kept.bits == (4 if weight.format.bits <= 4 else 8)
+    _check_held(weight)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_levels_of_a_table_that_are_made_on_the_host_are_held_as_numbers_of_8_bits(
+    group: int | None,
+) -> None:
+    numbers = np.random.default_rng(1).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    weight = quantize_to_table(numbers * np.float32(0.02), table_format("iq4_nl", group))
+    kept = kernel_format([weight.format])
+
+    assert kept is not None
+    assert (kept.bits, kept.shift) == (8, "none")
     _check_held(weight)
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from spaninfer_kernels_cuda.quantized_gemm import BLOCK_ROWS, PackedWeight, QuantizedFormat
 from spaninfer_kernels_cuda.scaled_gemm import Codes
-from spaninfer_op_reference import QuantizedWeight, WeightFormat, quantize_to_grid
+from spaninfer_op_reference import QuantizedWeight, WeightFormat
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm
@@ -22,6 +22,7 @@ from spaninfer_engine.backends.cuda.weights.quantised import (
     pack_stored,
     quantize_weight,
 )
+from spaninfer_engine.backends.rounded_weights import round_to_levels
 
 _BLOCK = 128  # columns, and rows, of FP8 weights that share a scale
 _GRAIN = 8  # columns, and rows of gate or up, come in this many
@@ -122,7 +123,7 @@ def _round(
     if isinstance(asked, WeightFormat):
         kept = kernel_format([asked])
         assert kept is not None, asked
-        weight = quantize_to_grid(numbers.float().cpu().numpy(), asked)
+        weight = round_to_levels(numbers.float().cpu().numpy(), asked)
         return pack_stored([weight], kept, gemm, _upload, gated=False).packed
     if isinstance(asked, Codes):
         asked = QuantizedFormat(8, None, values="e4m3" if asked.code == "fp8" else "integer")

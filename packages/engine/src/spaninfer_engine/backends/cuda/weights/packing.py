@@ -15,7 +15,6 @@ from spaninfer_op_reference import (
     QuantizedWeight,
     WeightFormat,
     dequantize_weight,
-    quantize_to_grid,
 )
 from torch import Tensor
 
@@ -36,6 +35,7 @@ from spaninfer_engine.backends.cuda.weights.quantised import (
     pack_stored,
     quantize_weight,
 )
+from spaninfer_engine.backends.rounded_weights import round_to_levels
 from spaninfer_engine.ops.operation import Packable
 
 COLUMN_GRAIN: Final = 8  # columns of weights that are multiplied as codes
@@ -106,7 +106,7 @@ class WeightPacker:
         if isinstance(format, WeightFormat):
             kept = kernel_format([format])
             assert kept is not None, format
-            weights = [quantize_to_grid(np.asarray(array), format) for array in arrays]
+            weights = [round_to_levels(np.asarray(array), format) for array in arrays]
             return self._stored(weights, format=kept, gated=gated)
         tensors = (self._plain([array], GEMM) for array in arrays)
         if isinstance(format, Codes):

@@ -1,4 +1,4 @@
-"""Weights of GEMMs rounded to grids while loading, for backends that compute with plain numbers.
+"""Weights of GEMMs rounded to levels while loading, for backends that compute with plain numbers.
 
 They hold the numbers that the levels stand for: what a format does to a model, without its memory.
 """
@@ -12,10 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from spaninfer_op_reference import (
     GRIDS,
+    TABLES,
+    QuantizedWeight,
     WeightFormat,
     dequantize_weight,
     grid_format,
     quantize_to_grid,
+    quantize_to_table,
+    table_format,
 )
 
 from spaninfer_engine.load.packed.packing import Packing
@@ -34,11 +38,19 @@ _LAYOUTS = {
 }
 
 
-def grid_of_packing(packing: Packing) -> WeightFormat | None:
-    """Return the format of the grids that weights are rounded to; None of others."""
-    if packing.quantize not in GRIDS:
-        return None
-    return grid_format(packing.quantize, packing.group)
+def rounded_format(packing: Packing) -> WeightFormat | None:
+    """Return the format of the levels that weights are rounded to; None of others."""
+    if packing.quantize in GRIDS:
+        return grid_format(packing.quantize, packing.group)
+    if packing.quantize in TABLES:
+        return table_format(packing.quantize, packing.group)
+    return None
+
+
+def round_to_levels(weight: NDArray[Any], format: WeightFormat) -> QuantizedWeight:
+    """Return weight[N K] in a format of `rounded_format`."""
+    quantize = quantize_to_grid if format.table is None else quantize_to_table
+    return quantize(weight, format)
 
 
 def rounded_layout(operator: str, argument: str) -> str | None:
@@ -49,14 +61,14 @@ def rounded_layout(operator: str, argument: str) -> str | None:
 def rounded_weights(
     arrays: Sequence[Packable], layout: str, format: WeightFormat
 ) -> list[NDArray[np.float32]]:
-    """Return the numbers of weights on their grids, whose groups are inputs of one output."""
+    """Return the levels that weights are rounded to, whose groups are inputs of one output."""
     return [_rounded(np.asarray(array), layout, format) for array in arrays]
 
 
 def _rounded(array: NDArray[Any], layout: str, format: WeightFormat) -> NDArray[np.float32]:
     by_output = array.swapaxes(-1, -2) if layout == TURNED else array
     rows = by_output.reshape(-1, by_output.shape[-1])
-    numbers = dequantize_weight(quantize_to_grid(rows, format)).reshape(by_output.shape)
+    numbers = dequantize_weight(round_to_levels(rows, format)).reshape(by_output.shape)
     return numbers.swapaxes(-1, -2) if layout == TURNED else numbers
 
 
