@@ -25,6 +25,7 @@ from spaninfer_multimodal.positions import (
 from spaninfer_multimodal.process import (
     AnyResProcessor,
     FixedProcessor,
+    Llama4Processor,
     Mel,
     Patches,
     PatchSettings,
@@ -62,6 +63,7 @@ __all__ = [
     "Image",
     "ImageJob",
     "ImageLimits",
+    "Llama4Processor",
     "MediaError",
     "MediaReader",
     "MediaRun",

@@ -229,6 +229,80 @@ def test_tokens_between_lines_are_those_that_the_folder_names(tmp_path):
     assert ours.image(picture(56, 28)).around == ("", "<br>", "<end>")
 
 
+LLAMA4 = {"image_processor_type": "Llama4ImageProcessorFast", **HALF}
+FITTED = {  # rows and columns of tiles, and the part of them that shows the picture: what
+    # transformers 5.23 makes with torchvision 0.28, without which it cannot be imported
+    "as published": ({}, {
+        (336, 336): (1, 1, 336, 336), (100, 333): (1, 1, 100, 336), (37, 41): (1, 1, 303, 336),
+        (1, 1): (1, 1, 336, 336), (28, 1680): (1, 5, 28, 1680), (1, 500): (1, 2, 1, 500),
+        (500, 1): (2, 1, 500, 1), (700, 1000): (3, 3, 700, 1000), (3000, 200): (9, 1, 3000, 200),
+        (337, 336): (2, 1, 337, 336), (335, 1009): (1, 4, 335, 1009),
+        (640, 480): (2, 2, 640, 480), (211, 997): (1, 3, 211, 997)}),
+    "scaled to the canvas": ({"resize_to_max_canvas": True, "max_patches": 4}, {
+        (336, 336): (2, 2, 672, 672), (100, 333): (1, 4, 336, 1118), (37, 41): (2, 2, 606, 672),
+        (1, 1): (2, 2, 672, 672), (28, 1680): (1, 4, 22, 1344), (1, 500): (1, 4, 2, 1344),
+        (500, 1): (4, 1, 1344, 2), (700, 1000): (2, 2, 470, 672), (3000, 200): (4, 1, 1344, 89),
+        (337, 336): (2, 2, 672, 670), (335, 1009): (1, 4, 336, 1012),
+        (640, 480): (2, 2, 672, 503), (211, 997): (1, 4, 284, 1344)}),
+    "small tiles": ({"size": {"height": 56, "width": 56}, "max_patches": 6}, {
+        (336, 336): (2, 2, 112, 112), (100, 333): (1, 4, 56, 186), (37, 41): (1, 1, 50, 56),
+        (1, 1): (1, 1, 56, 56), (28, 1680): (1, 6, 5, 336), (1, 500): (1, 6, 1, 336),
+        (500, 1): (6, 1, 336, 1), (700, 1000): (2, 3, 112, 160), (3000, 200): (6, 1, 336, 22),
+        (337, 336): (3, 2, 112, 112), (335, 1009): (1, 4, 56, 168),
+        (640, 480): (3, 2, 149, 112), (211, 997): (1, 5, 56, 264)}),
+}  # fmt: skip
+WORTH = 2.1 / 127.5
+"""A grey level apart, as torchvision and Pillow resize, and what rounding to bfloat16 adds."""
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_llama_4(tmp_path, name):
+    torch = pytest.importorskip("torch")
+    options, expected = FITTED[name]
+    ours = loaded(tmp_path, {**LLAMA4, **options})
+
+    for size, (rows, columns, height, width) in expected.items():
+        image, side = picture(*size), ours.tile
+        tiles = ours.image(image)
+
+        seen = torch.zeros(3, rows * side, columns * side, dtype=torch.uint8)
+        seen[:, :height, :width] = scaled_by_torch(image, (height, width))
+        parts = seen.reshape(3, rows, side, columns, side).permute(1, 3, 0, 2, 4).flatten(0, 1)
+        if rows * columns > 1:
+            parts = torch.cat([parts, scaled_by_torch(image, (side, side))[None]])
+        wanted = (parts.bfloat16() * (1 / 255) - 0.5) / 0.5
+        np.testing.assert_allclose(tiles.pixels, wanted.float().numpy(), rtol=0, atol=WORTH)
+        assert tiles.num_tokens == len(parts) * ours.tokens_per_tile
+        pads = "P" * (tiles.num_tokens // len(parts))
+        assert pads.join(tiles.around) == llama_4_text(rows, columns, pads)
+
+
+def scaled_by_torch(image, size):
+    """A picture [3 height width] in bytes: what torchvision calls for tensors."""
+    torch = pytest.importorskip("torch")
+    pixels = torch.from_numpy(image.pixels.copy()).movedim(-1, 0)[None]
+    return torch.nn.functional.interpolate(pixels, size, mode="bilinear", antialias=True)[0]
+
+
+def llama_4_text(rows, columns, pads):
+    """What its processor writes of a picture: lines of tiles, and the whole picture."""
+    line = "<|tile_x_separator|>".join([pads] * columns) + "<|tile_y_separator|>"
+    lines = line * rows if rows * columns > 1 else ""
+    return f"<|image_start|>{lines}<|image|>{pads}<|image_end|>"
+
+
+def test_llama_4_rounds_what_bytes_stand_for_as_it_is_computed_in_bfloat16(tmp_path):
+    torch = pytest.importorskip("torch")
+    uneven = {"image_mean": [0.48, 0.45, 0.4], "image_std": [0.27, 0.26, 0.28]}
+    ours = loaded(tmp_path, {**LLAMA4, **uneven})
+
+    levels = ours.normalisation.levels()
+
+    mean, std = (torch.tensor(each, dtype=torch.bfloat16)[:, None] for each in uneven.values())
+    wanted = (torch.arange(256).bfloat16() * (1 / 255)).sub(mean).div(std)
+    np.testing.assert_array_equal(levels, wanted.float().numpy())
+
+
 ONEVISION = {"image_processor_type": "LlavaOnevisionImageProcessor", **HALF}
 
 
@@ -360,6 +434,11 @@ def test_equal_images_have_equal_digests_and_settings_count(tmp_path):
         ({**PIXTRAL, "spatial_merge_size": 0}, "spatial_merge_size is 0; it must be a number"),
         ({**PIXTRAL, "image_end_token": 13}, "image_end_token is 13; it must be a text"),
         ({**PIXTRAL, "do_center_crop": True}, "do_center_crop is True; only False or None"),
+        ({**LLAMA4, "size": {"height": 56, "width": 57}}, "only a square of height and width"),
+        ({**LLAMA4, "max_patches": 0}, "max_patches is 0; it must be a number above 0"),
+        ({**LLAMA4, "max_patches": 10**9}, "max_patches is 1000000000; at most 256"),
+        ({**LLAMA4, "pixel_shuffle_ratio": 1e-200}, "only 0.5 or 1 or None is implemented"),
+        ({**LLAMA4, "resize_to_max_canvas": 3}, "resize_to_max_canvas is 3; it must be true or"),
         ({**ONEVISION, "crop_size": 384}, "crop_size is 384; only None"),
         ({**ONEVISION, "vision_aspect_ratio": "pad"}, "only anyres_max_N"),
         ({**ONEVISION, "image_grid_pinpoints": [[100, 384]]}, "no multiples of 384"),

@@ -57,7 +57,7 @@ class Tiles:
 
     The first is the whole image; the others are parts of it. A video's are its frames. `size` is
     the picture's own (height, width). `mixture` says how tokens are made of the tower's rows; None
-    where they are its rows.
+    where they are its rows. `around` is that of `Patches`.
     """
 
     pixels: NDArray[np.float32]
@@ -65,6 +65,7 @@ class Tiles:
     num_tokens: int
     digest: bytes
     mixture: Mixture | None = None
+    around: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.pixels.setflags(write=False)

@@ -23,11 +23,15 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """Normalisation of uint8 to float32: (pixel * scale - mean) / std, for red, green and blue."""
+    """Normalisation of uint8 to float32: (pixel * scale - mean) / std, for red, green and blue.
+
+    `in_bfloat16`: every result is rounded to bfloat16.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     scale: float = 1 / 255
+    in_bfloat16: bool = False
 
     def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return pixels[... height width 3] normalised as [... 3 height width]."""
@@ -48,10 +52,20 @@ class Normalisation:
 
         Rounded as the processors round, after scaling in float64.
         """
-        scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
         mean, std = (np.array(each, np.float32)[:, None] for each in (self.mean, self.std))
+        if self.in_bfloat16:
+            scaled = _rounded(np.arange(256, dtype=np.float32) * np.float32(self.scale))
+            return _rounded(_rounded(scaled - _rounded(mean)) / _rounded(std))
+        scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
         levels: NDArray[np.float32] = (scaled - mean) / std
         return levels
+
+
+def _rounded(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return finite numbers rounded to bfloat16, halves to even."""
+    bits = numbers.view(np.uint32)
+    bits = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def normalisation_of(

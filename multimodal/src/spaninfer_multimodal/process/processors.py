@@ -18,13 +18,16 @@ from spaninfer_multimodal.process.fixed import (
     gemma3_of,
     siglip_of,
 )
+from spaninfer_multimodal.process.llama4 import Llama4Processor, llama4_of
 from spaninfer_multimodal.process.pixtral import PixtralProcessor, pixtral_of
 from spaninfer_multimodal.process.qwen_audio import QwenAudioProcessor, first_qwen_audio_of
 from spaninfer_multimodal.process.qwen_vl import QwenVLProcessor, qwen_vl_of
 from spaninfer_multimodal.process.whisper import WhisperProcessor, whisper_of
 
 AudioProcessor: TypeAlias = WhisperProcessor | QwenAudioProcessor
-VisionProcessor: TypeAlias = QwenVLProcessor | FixedProcessor | AnyResProcessor | PixtralProcessor
+VisionProcessor: TypeAlias = (
+    QwenVLProcessor | FixedProcessor | AnyResProcessor | PixtralProcessor | Llama4Processor
+)
 
 FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = MappingProxyType(
     {
@@ -32,6 +35,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "Qwen3VLImageProcessor": qwen_vl_of,
         "Gemma3ImageProcessor": gemma3_of,
         "LlavaOnevisionImageProcessor": llava_onevision_of,
+        "Llama4ImageProcessor": llama4_of,
         "PixtralImageProcessor": pixtral_of,
         "SiglipImageProcessor": siglip_of,
         "CLIPImageProcessor": clip_of,

@@ -47,10 +47,18 @@ def _pixtral(out: int) -> int:
     return 3 * 14**2 * 1024 + 24 * layer + 2 * 1024 + merger
 
 
+def _llama4_tower() -> int:
+    """Patches, positions with a class token, 34 layers, norms; an MLP and a projection to 5120."""
+    layer = 4 * 1408**2 + 4 * 1408 + 2 * 1408 * 5632 + 5632 + 1408 + 4 * 1408
+    merger = 4 * 1408 * 4096 + 4096**2 + 4096 * 5120
+    return 3 * 14**2 * 1408 + 577 * 1408 + 1408 + 34 * layer + 4 * 1408 + merger
+
+
 TOWERS = {
     "Qwen3.5-27B": _qwen3_tower(5120),
     "Qwen3.5-35B-A3B": _qwen3_tower(2048),
     "Ministral-3-3B": _pixtral(3072),
+    "Llama-4-Scout-17B-16E": _llama4_tower(),  # with the text model 108,641,793,536, as published
 }
 BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final norm
     "XVERSE-13B": 2 * 100278 * 5120 + 40 * (4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120) + 5120,
@@ -107,7 +115,7 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
         + 30 * _delta_layer(2048, keys=2048, values=4096, heads=32)
         + 40 * (257 * 3 * 2048 * 512 + 256 * 2048 + 2048 + 2 * 2048)
     ),
-    "Llama-4-Scout-17B-16E": (  # the text model
+    "Llama-4-Scout-17B-16E": (
         2 * 202048 * 5120 + 5120 + 48 * (2 * 5120**2 + 2 * 5120 * 1024 + 2 * 5120)
         + 48 * (17 * 3 * 5120 * 8192 + 16 * 5120)
     ),

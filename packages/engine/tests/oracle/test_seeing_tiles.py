@@ -124,10 +124,10 @@ def test_a_video_beside_an_image_is_seen_as_by_transformers(backend: str, tmp_pa
     assert_as_expected(seeing, messages, told)
 
 
-# ---- Mistral 3, whose images have texts between their tokens -------------------------------------
+# ---- Mistral 3 and Llama 4, whose images have texts between their tokens -------------------------
 
 
-@pytest.fixture(scope="module", params=["mistral3"])
+@pytest.fixture(scope="module", params=["mistral3", "llama4_vl"])
 def parted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     return Seeing(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -14,6 +14,7 @@ from spaninfer_engine.spec.fit import misfits
 from spaninfer_engine.spec.mlp_nodes import Routing
 from spaninfer_engine.spec.nodes import Decoder, Layer
 from spaninfer_engine.spec.weight_nodes import Weight
+from tile_models import TILED
 
 
 def decoder(name: str) -> Decoder:
@@ -39,7 +40,11 @@ def test_any_weight_of_another_shape_is_found(name: str) -> None:
         assert list(misfits(tree))
 
 
-@pytest.mark.parametrize("family", [*(each.family for each in SIGHTS.values()), HEARING.family])
+@pytest.mark.parametrize(
+    "family",
+    [*(each.family for each in (SIGHTS | TILED).values()), HEARING.family],
+    ids=lambda family: family.model,
+)
 def test_any_weight_of_a_tower_of_another_shape_is_found(family: Family) -> None:
     config = family.config_json()
     whole: Any = resolve(find(config), config)

@@ -43,6 +43,8 @@ class Layout:
 def layout(tower: PatchTower, sizes: Sequence[Size]) -> Layout:
     """Return the order in which a tower computes the patches of frames of these sizes."""
     merge, side = tower.merge, (tower.window or 0) // tower.merge
+    if tower.class_token is not None:
+        return _with_class_tokens(sizes, merge)
     orders, windows, start = [], [], 0
     for height, width in sizes:
         cells = np.indices((height // merge, width // merge), np.int32).reshape(2, -1)
@@ -55,6 +57,18 @@ def layout(tower: PatchTower, sizes: Sequence[Size]) -> Layout:
     places = np.concatenate([_places(*size, merge) for size in sizes], axis=1)
     by_token = places.reshape(2, -1, merge**2)[:, token_order]
     return Layout(by_token.reshape(2, -1), frame_lens, np.concatenate(windows), token_order)
+
+
+def _with_class_tokens(sizes: Sequence[Size], merge: int) -> Layout:
+    """Return the same where a class token comes behind the patches of a frame, and rows that see
+    each other alone, so that those of tokens are whole. Patches are at places from 1 on.
+    """
+    beside = merge**2
+    behind = np.zeros((2, beside), np.int32)
+    parts = [part for size in sizes for part in (_places(*size, merge) + 1, behind)]
+    runs = [run for height, width in sizes for run in (height * width + 1, beside - 1) if run]
+    places, lens = np.concatenate(parts, axis=1), np.array(runs, np.int32)
+    return Layout(places, lens, lens, np.arange(places.shape[1] // beside, dtype=np.int32))
 
 
 def _in_windows(cells: Ints, side: int) -> tuple[Ints, Ints]:
@@ -75,12 +89,15 @@ def _places(height: int, width: int, merge: int) -> Ints:
 
 
 def axial_angles(rope: AxialRope, places: Ints) -> Rotation[Floats]:
-    """Return cos and sin [T D/2] at places[2 T]: first those of the row, then of the column."""
+    """Return cos and sin [T D/2] at places[2 T]: first those of the row, then of the column, or
+    the other way round.
+    """
     pairs = rope.dim // 4
     row = np.arange(pairs, dtype=np.float32)
     column = row + np.float32(0.5 if rope.axes == "turns" else 0)
     both = (rope.theta ** (-np.concatenate([row, column]) / np.float32(pairs))).astype(np.float32)
-    return Rotation(*cos_sin(places, both, sections=(pairs, pairs)))
+    order = places[::-1] if rope.axes == "columns" else places
+    return Rotation(*cos_sin(order, both, sections=(pairs, pairs)))
 
 
 def blend(
@@ -98,6 +115,30 @@ def blend(
     weights = down[:, :, None] * along[:, None]
     shape = len(found), -1
     return Blend(found.reshape(shape).astype(np.int32), weights.reshape(shape).astype(np.float32))
+
+
+def blends_with_class_tokens(
+    squares: Sequence[Square], sizes: Sequence[Size], order: Layout, beside: int
+) -> tuple[Blend[NDArray[np.generic]], ...]:
+    """Return the blends of tables whose last row is a class token's position, and at the end that
+    of the class token itself: frames of one size have it first of the rows `beside` their patches.
+    """
+    num_frames, patches = len(sizes), sizes[0][0] * sizes[0][1]
+    places = order.places.reshape(2, num_frames, -1)[:, :, :patches].reshape(2, -1) - 1
+    lens = np.full(num_frames, patches, np.int32)
+    behind = (0, 0), (0, beside), (0, 0)
+    made = []
+    for square in squares:
+        rows, weights = (
+            np.pad(each.reshape(num_frames, patches, -1), behind)
+            for each in blend(square, sizes, lens, places)
+        )
+        rows[:, patches, 0], weights[:, patches, 0] = square.side**2, 1
+        made.append(Blend(*(each.reshape(-1, each.shape[-1]) for each in (rows, weights))))
+    token = np.zeros((num_frames, patches + beside, 4), np.float32)
+    token[:, patches, 0] = 1
+    weights = token.reshape(-1, 4)
+    return *made, Blend(np.zeros(weights.shape, np.int32), weights)
 
 
 def _linear_taps(place: Ints, lens: Ints, side: int) -> tuple[Ints, Floats]:

@@ -164,15 +164,17 @@ def expand_frames(
     return _joined(pieces)
 
 
-def expand_runs(prompt: Prompt, placeholder: str, around: Sequence[Sequence[str]]) -> Prompt:
-    """Return a prompt in which the placeholder of each image is one per run of its tokens, with
-    the texts `around` them in front, between and behind.
+def expand_runs(
+    prompt: Prompt, written: str, placeholder: str, around: Sequence[Sequence[str]]
+) -> Prompt:
+    """Return a prompt in which what the template has `written` for each image is a placeholder per
+    run of its tokens, with the texts `around` them in front, between and behind.
     """
     images = iter(around)
     pieces = []
     for text, is_trusted in _pieces(prompt):
         if is_trusted:
-            first, *others = text.split(placeholder)
+            first, *others = text.split(written)
             text = first + "".join(placeholder.join(next(images, ())) + part for part in others)
         pieces.append((text, is_trusted))
     return _joined(pieces)

@@ -20,6 +20,7 @@ class MediaLayout:
     frame_marks: tuple[int, int] | None = None  # frames stand alone, behind their time, between
     image_marks: tuple[int, int] | None = None  # the template writes the first for an image
     around: str = ""  # text around both
+    written: str = ""  # the template's text for an image; empty: that of its placeholder
     replaced_marks: tuple[int, int] | None = None  # rows of a clip replace these around it, too
     bidirectional: bool = False  # tokens of an image see each other
 

@@ -36,7 +36,7 @@ def prepared(kind: MediaKind, features: Patches | Tiles | Mel) -> PreparedMedia:
         case Tiles():
             mixture = None if features.mixture is None else Mixture(*features.mixture)
             made = TowerInput(kind, features.pixels, num_tokens, digest, mixture=mixture)
-            return PreparedMedia(made)
+            return PreparedMedia(made, around=features.around)
         case Mel():
             made = TowerInput(
                 kind, features.features, num_tokens, digest, num_valid=features.num_valid

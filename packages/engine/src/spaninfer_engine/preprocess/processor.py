@@ -11,6 +11,7 @@ from spaninfer_multimodal import (
     FixedProcessor,
     FrameSampling,
     Image,
+    Llama4Processor,
     MediaError,
     Mel,
     Patches,
@@ -135,7 +136,7 @@ class MediaProcessor:
         around = [each.around for each in media if each.input.kind == "image"]
         if any(around):
             placeholder = self._text(layout.placeholders["image"])
-            rendered = expand_runs(rendered, placeholder, around)
+            rendered = expand_runs(rendered, layout.written or placeholder, placeholder, around)
         token_ids = self._tokenizer.encode(
             rendered.text, add_special=False, parse_special=rendered.trusted
         )
@@ -153,7 +154,11 @@ class MediaProcessor:
         match media, self._processors.vision, self._processors.audio:
             case Image() as image, QwenVLProcessor() as qwen, _:
                 return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
-            case Image() as image, FixedProcessor() | PixtralProcessor() as vision, _:
+            case (
+                Image() as image,
+                FixedProcessor() | PixtralProcessor() | Llama4Processor() as vision,
+                _,
+            ):
                 _refuse_sizes(part)
                 return vision.image(image)
             case Image() as image, AnyResProcessor() as tiles, _:

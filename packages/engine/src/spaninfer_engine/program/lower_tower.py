@@ -49,6 +49,11 @@ def _patches(tower: PatchTower) -> Program:
     x = _product(program, tower.embedding, FlatRows(), features)
     if places is not None:
         x = program.add("add", x, places, name="x", scale=1.0)
+    if tower.class_token is not None:
+        uses = (Use("table", (tower.class_token,), view=OneRow()),)
+        square = len(tower.squares)
+        token = program.add("blended_positions", name="class", uses=uses, square=square)
+        x = program.add("add", x, token, name="x", scale=1.0)
     x = program.norm(tower.pre_norm, x)
     mergers, rows = dict(tower.deepstack), list[str]()
     for index, layer in enumerate(tower.layers):
@@ -126,7 +131,11 @@ def _merged(program: ProgramBuilder, merger: Merger, x: str) -> str:
     if merger.up is not None:
         up = program.linear(merger.up, x, "up")
         x = program.add("activation", up, name="inner", act=merger.act)
-    return program.linear(merger.down, x, "rows")
+    rows = program.linear(merger.down, x, "rows")
+    if merger.project is None:
+        return rows
+    rows = program.add("activation", rows, name="rows", act=merger.act)
+    return program.linear(merger.project, rows, "rows")
 
 
 def _mean(program: ProgramBuilder, x: str, count: int, channels: int) -> str:

@@ -21,7 +21,7 @@ class Rope:
     mrope_interleaved: bool = False  # M-RoPE: t h w t h w ... instead of contiguous sections
 
 
-Axes = Literal["apart", "turns"]  # do both have the same frequencies, or every other?
+Axes = Literal["rows", "turns", "columns"]  # which has the first pairs; or every other
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AxialRope:
     dim: int  # channels of a head, all of them rotated
     theta: float
     style: RopeStyle = "half"
-    axes: Axes = "apart"
+    axes: Axes = "rows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class MediaTokens:
     bidirectional: bool = False  # tokens of an image see each other, not just those before
     replaces_marks: bool = False  # rows of a clip replace `start` and `end`, too (Qwen-Audio)
     around: str = ""  # text in front of the start token and behind the end token (Gemma 3)
+    written: str = ""  # the template's text for an image, where it is not that of `image`
 
 
 class Square(NamedTuple):
@@ -77,7 +78,8 @@ class Merger:
     mean; down(y) where there is no `up`.
 
     The norm is of each patch before, or of y where `norm_after`. `join` makes one patch of those
-    side by side first; it reads them channel by channel.
+    side by side first; it reads them channel by channel. With `project`, the result is that of
+    act(down(...)).
     """
 
     norm: Norm | None
@@ -88,6 +90,7 @@ class Merger:
     norm_after: bool = False
     is_mean: bool = False
     join: Linear | None = None
+    project: Linear | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class PatchTower:
     The j-th of `deepstack` is a layer and the merger whose rows are added to the output of the
     decoder's layer j. Towers with `tile` read pictures of one size, that many patches squared.
     `extra` rows [n, width] come behind those of patches, for inputs that say where they belong.
+    A class token [hidden] attends beside the patches of each tile; its position is the last of the
+    table, and no token of the text model is made of it.
     """
 
     kinds: tuple[MediaKind, ...]
@@ -144,6 +149,14 @@ class PatchTower:
     deepstack: tuple[tuple[int, Merger], ...] = ()
     tile: int | None = None
     extra: Weight | None = None
+    class_token: Weight | None = None
+
+    @property
+    def num_beside(self) -> int:
+        """Rows behind the patches of a tile: a class token, and what makes it as many as a token's
+        patches.
+        """
+        return 0 if self.class_token is None else self.merge**2
 
     @property
     def has_frames(self) -> bool:

@@ -73,6 +73,7 @@ def media_setup(folder: Path, model: Model) -> MediaSetup | None:
         frame_marks=_both(*marks) if any(rope.mrope_interleaved for rope in turns) else None,
         image_marks=_both(*marks) if tokens.around else None,
         around=tokens.around,
+        written=tokens.written,
         replaced_marks=_both(*marks) if tokens.replaces_marks else None,
         bidirectional=tokens.bidirectional,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from media_models import HEARING, SIGHTS
 from spaninfer_engine.errors import CheckpointError, SpecError
-from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, resolve, weights
+from spaninfer_engine.spec import Decoder, TowerNotUsed, check, find, load, resolve, weights
 from spaninfer_engine.spec.tower_nodes import AudioTower, PatchTower, Resampler, Square
 from spaninfer_engine.spec.tree import parameter_count
 from tile_models import TILED
@@ -144,6 +145,13 @@ def test_windows_are_in_patches_and_layers_know_theirs() -> None:
         ("mistral3", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type: .*'yarn'"),
         ("qwen3_5_vl", {"deepstack_visual_indexes": [1]}, r"says \(1,\); implemented is \(\)"),
         ("qwen3_5_vl", {"num_position_embeddings": 35}, "pos_table: .*35 rows are no square"),
+        ("llama4_vl", {"image_size": 3}, "tile: .*3 pixels hold no patch of 4"),
+        ("llama4_vl", {"image_size": 36}, "tiles of 9 patches and 1 frame make no rows of 2"),
+        ("llama4_vl", {"pixel_shuffle_ratio": 0.25}, "pixel_shuffle_ratio: .*says 0.25"),
+        ("llama4_vl", {"num_attention_heads": 24}, "heads: .*heads of 2 channels cannot turn"),
+        ("llama4_vl", {"projector_output_dim": 0}, "merger_out: .*from 1"),
+        ("llama4_vl", {"hidden_act": "silu"}, "hidden_act: .*says 'silu'"),
+        ("llama4_vl", {"multi_modal_projector_bias": True}, "projector_bias: .*says True"),
         ("gemma3_vl", {"image_size": 3}, "tile: .*3 pixels hold no patch of 4"),
         ("gemma3_vl", {"image_size": 36}, "tile_tokens: .*4 .*no square that divides a tile of 9"),
         ("gemma3_vl", {"image_size": 10**6}, "tile: .*from 1 to 16384"),
@@ -195,6 +203,17 @@ def test_without_a_config_of_the_tower_the_text_model_remains(name: str) -> None
 
     with pytest.warns(TowerNotUsed, match="config.json has no (vision|audio)_config.*text alone"):
         model = decoder_of(config)
+
+    assert model.towers == ()
+
+
+def test_a_spec_that_describes_no_tower_is_for_text(tmp_path: Path) -> None:
+    config = config_of("qwen2_vl")
+    file = tmp_path / "mine.toml"
+    file.write_text('inherits = "qwen2"\nkind = "vlm"\ntext = ["text_config"]\n')
+
+    with pytest.warns(TowerNotUsed, match="describes no tower; the model is loaded for text alone"):
+        model: Any = resolve(load(file), config)
 
     assert model.towers == ()
 

@@ -66,7 +66,8 @@ def largest_input(tower: Tower, max_rows: int) -> TowerInput:
     """Return zeros for a tower to see or hear, that make one batch of nearly `max_rows`."""
     match tower:
         case PatchTower(tile=int(side)):
-            count, pixels = max(1, max_rows // side**2), side * tower.patch
+            count = max(1, max_rows // (side**2 + tower.num_beside))
+            pixels = side * tower.patch
             tiles = np.zeros((count, tower.channels, pixels, pixels), np.float32)
             return TowerInput("image", tiles, count * tower.rows_of(side**2), bytes(32))
         case PatchTower(merge=merge, numbers=numbers, channels=channels, temporal=temporal):

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.ops.bound import TOWER
-from spaninfer_engine.ops.patches import Layout, axial_angles, blend, layout
+from spaninfer_engine.ops.patches import (
+    Layout,
+    axial_angles,
+    blend,
+    blends_with_class_tokens,
+    layout,
+)
 from spaninfer_engine.ops.step import A, AttentionMetadata, Blend, Rotation, Step, metadata_of_runs
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.request.media import Levels, TowerInput
@@ -22,15 +28,15 @@ from spaninfer_engine.step.batch import Ints
 class Frame:
     """The patches of one frame, or of as many as a patch spans."""
 
-    features: NDArray[Any]  # [height * width, numbers]: float32, or uint8 with levels
+    features: NDArray[Any]  # [height * width + beside, numbers]: float32, or uint8 with levels
     height: int  # in patches
     width: int
     levels: Levels | None = None  # of bytes
 
     @property
     def num_rows(self) -> int:
-        """Patches."""
-        return self.height * self.width
+        """Patches, and rows beside them."""
+        return len(self.features)
 
 
 class PatchReader(Generic[A]):
@@ -87,7 +93,10 @@ class PatchReader(Generic[A]):
         order = layout(self._tower, [(frame.height, frame.width) for frame in frames])
         made = yield from run(TOWER, self._step(frames, order))
         ends = np.cumsum([self._tower.rows_of(frame.num_rows) for frame in frames])
-        return made, np.split(self._back(order, int(ends[-1])), ends[:-1])
+        rows = np.split(self._back(order, int(ends[-1])), ends[:-1])
+        if self._tower.class_token is not None:  # which with what is beside it makes the last row
+            rows = [each[:-1] for each in rows]
+        return made, rows
 
     def _back(self, order: Layout, count: int) -> Ints:
         """Return which of `count` rows that were made is each of the frames' own order."""
@@ -123,17 +132,22 @@ class PatchReader(Generic[A]):
         return self._ops.from_levels(frame.features, frame.levels)
 
     def _blends(self, frames: Sequence[Frame], order: Layout) -> tuple[Blend[A], ...]:
-        sizes = [(frame.height, frame.width) for frame in frames]
-        return tuple(
-            Blend(*map(self._ops.from_host, blend(square, sizes, order.frame_lens, order.places)))
-            for square in self._tower.squares
-        )
+        tower, sizes = self._tower, [(frame.height, frame.width) for frame in frames]
+        if tower.class_token is None:
+            made = tuple(
+                blend(square, sizes, order.frame_lens, order.places) for square in tower.squares
+            )
+        else:
+            made = blends_with_class_tokens(tower.squares, sizes, order, tower.num_beside)
+        return tuple(Blend(*map(self._ops.from_host, each)) for each in made)
 
 
 def _patches(tile: NDArray[np.float32], tower: PatchTower) -> NDArray[np.float32]:
-    """Return the patches of tile[C H W] as rows [N C*P*P], those of a token next to each other."""
+    """Return the patches of tile[C H W] as rows [N C*P*P], those of a token next to each other;
+    behind them zeros for the rows beside them.
+    """
     channels, patch, merge = tower.channels, tower.patch, tower.merge
     side = tile.shape[1] // patch // merge
     cells = tile.reshape(channels, side, merge, patch, side, merge, patch)
-    rows = cells.transpose(1, 4, 2, 5, 0, 3, 6)
-    return np.ascontiguousarray(rows.reshape(-1, channels * patch**2))
+    rows = cells.transpose(1, 4, 2, 5, 0, 3, 6).reshape(-1, channels * patch**2)
+    return np.pad(rows, ((0, tower.num_beside), (0, 0)))

@@ -41,11 +41,14 @@ def _audio_tower(tower: AudioTower) -> Misfits:
 def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
     frames = (tower.temporal,) if tower.has_frames else ()
     hidden, pixels = tower.hidden, (tower.channels, *frames, tower.patch, tower.patch)
+    if len(tower.embedding.weight.shape) == 2:
+        pixels = (tower.numbers,)
     yield from of_weight(tower.embedding.weight, hidden, *pixels)
     if tower.embedding.bias is not None:
         yield from of_weight(tower.embedding.bias, hidden)
     if tower.positions is not None:
-        yield from of_weight(tower.positions.table, tower.positions.square.side**2, hidden)
+        more = 0 if tower.class_token is None else 1
+        yield from of_weight(tower.positions.table, tower.positions.square.side**2 + more, hidden)
     if tower.window is not None and (tower.window < tower.merge or tower.window % tower.merge):
         yield f"windows of {tower.window} patches do not hold squares of {tower.merge}"
     if any(_attends_in_windows(layer) for layer in tower.layers) and tower.window is None:
@@ -64,6 +67,10 @@ def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
         yield f"tiles of {tower.tile} patches and 1 frame make no rows of {tower.merge} squared"
     if tower.extra is not None:
         yield from of_weight(tower.extra, *tower.extra.shape[:-1], tower.width)
+    if tower.class_token is not None:
+        yield from of_weight(tower.class_token, hidden)
+        if tower.tile is None or tower.window is not None or isinstance(tower.merger, Resampler):
+            yield "a class token comes behind tiles, without windows and queries"
     yield from of_norm("norm in front of the tower", tower.pre_norm, hidden)
     yield from of_norm("norm of the tower", tower.norm, hidden)
 
@@ -98,7 +105,12 @@ def _merger(merger: Merger, tower: PatchTower) -> Misfits:
     if merger.up is not None:
         inner = merger.up.weight.shape[0]
         yield from of_linear(merger.up, inner, wide)
-    yield from of_linear(merger.down, tower.width, inner)
+    if merger.project is None:
+        yield from of_linear(merger.down, tower.width, inner)
+        return
+    out = merger.down.weight.shape[0]
+    yield from of_linear(merger.down, out, inner)
+    yield from of_linear(merger.project, tower.width, out)
 
 
 def _resampler(node: Resampler, tower: PatchTower) -> Misfits:

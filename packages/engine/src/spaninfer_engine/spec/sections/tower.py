@@ -42,7 +42,7 @@ def read_towers(
     """
     section = next((each for each in _READERS if spec.said(each)), None)
     if section is None:
-        return Reading(missing="its tower is not built yet")
+        return Reading(missing="the spec describes no tower")
     scope = _scope(spec, config, section)
     if isinstance(scope, str):
         return Reading(missing=scope)
@@ -87,6 +87,7 @@ def _media(spec: ModelSpec, config: Mapping[str, object]) -> tuple[MediaTokens, 
         bidirectional=scope.flag("media", "bidirectional"),
         replaces_marks=scope.flag("media", "replaces_marks"),
         around=scope.text("media", "around"),
+        written=scope.text("media", "written"),
     )
     return media, scope
 

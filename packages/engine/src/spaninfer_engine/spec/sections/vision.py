@@ -14,6 +14,7 @@ from spaninfer_engine.spec.attention_nodes import (
     FusedQkv,
     Heads,
     RaggedAttention,
+    RopeStyle,
     SplitQkv,
 )
 from spaninfer_engine.spec.mlp_nodes import GatedMLP, PlainMLP
@@ -74,6 +75,7 @@ class VisionReader(TowerReader):
             ),
             tile=self._tile,
             extra=self._extra(),
+            class_token=self._class_token(),
         )
 
     def _tile_side(self) -> int | None:
@@ -100,13 +102,20 @@ class VisionReader(TowerReader):
         name = self.maker.name("extra", suffix="")
         return Weight(name, (self._out_width,)) if name else None
 
+    def _class_token(self) -> Weight | None:
+        """Return the embedding of what attends beside a tile's patches."""
+        name = self.maker.name("class", self.maker.prefix, suffix="")
+        return Weight(name, (self.hidden,)) if name else None
+
     def _embedding(self) -> Linear:
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
         patch = self._patch
         name = self.name("patch")
         has_frames = self._tile is None and self.scope.flag("vision", "videos")
         frames = (self._size("temporal"),) if has_frames else ()
-        pixels = self._size("channels"), *frames, patch, patch
+        pixels: tuple[int, ...] = self._size("channels"), *frames, patch, patch
+        if self.scope.flag("vision", "patch_flat"):
+            pixels = (math.prod(pixels),)
         bias = self.scope.flag("vision", "patch_bias")
         return Linear(
             Weight(f"{name}.weight", (self.hidden, *pixels)),
@@ -122,7 +131,8 @@ class VisionReader(TowerReader):
         side = math.isqrt(rows)
         if side * side != rows:
             raise self.scope.error("vision", "pos_table", f"{rows} rows are no square")
-        table = Weight(self.whole_name("pos"), (rows, self.hidden))
+        more = 0 if self._class_token() is None else 1
+        table = Weight(self.whole_name("pos"), (rows + more, self.hidden))
         return PatchPositions(table, Square(side, self._stretch()))
 
     def _stretch(self) -> Stretch:
@@ -164,7 +174,8 @@ class VisionReader(TowerReader):
                 f"heads of {dim} channels cannot turn half by row and half by column, in pairs"
             )
             raise self.scope.error("vision", "heads", problem)
-        return AxialRope(dim, theta, axes=cast(Axes, self.scope.text("vision", "theta_axes")))
+        style, axes = (self.scope.text("vision", f"theta_{key}") for key in ("style", "axes"))
+        return AxialRope(dim, theta, cast(RopeStyle, style), cast(Axes, axes))
 
     def _qkv(self, within: str) -> SplitQkv | FusedQkv:
         hidden, layout = self.hidden, self.scope.text("vision", "qkv")
@@ -195,6 +206,8 @@ class VisionReader(TowerReader):
             return self._mean_merger(within, down)
         if kind == "join":
             return self._joining_merger(within, down)
+        if kind == "shuffle":
+            return self._projected_merger(down)
         if self._merge != 1:
             problem = f"each patch is a row, and {self._merge} squared make one"
             raise self.scope.error("vision", "merger", problem)
@@ -219,6 +232,24 @@ class VisionReader(TowerReader):
             down=maker.linear(within + down, out, out, bias=bias, split=1),
             count=count,
             join=join,
+        )
+
+    def _projected_merger(self, down: str) -> Merger:
+        """Return a merger whose MLP ends with its activation, in front of a projection."""
+        maker, count = self.maker, self._merge**2
+        bias, wide = self.scope.flag("vision", "merger_bias"), count * self.hidden
+        inner, out = (
+            self.scope.optional_integer("vision", f"merger_{key}") or self.hidden
+            for key in ("inner", "out")
+        )
+        project = maker.name("merger_project")
+        within = maker.prefix_of("merger_prefix", f"{project}.weight")
+        return Merger(
+            norm=None,
+            up=maker.linear(self.name("merger_up"), inner, wide, bias=bias, split=0),
+            down=maker.linear(maker.prefix + down, out, inner, bias=bias, split=1),
+            count=count,
+            project=maker.linear(within + project, self._out_width, out, bias=bias),
         )
 
     def _mean_merger(self, within: str, down: str) -> Merger:

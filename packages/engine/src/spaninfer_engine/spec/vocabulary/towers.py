@@ -42,6 +42,7 @@ MEDIA = Section(
         "replaces_marks": Word(
             FLAG, False, "rows of a clip replace start_token and end_token, too"
         ),
+        "written": Word(TEXT, "", "the template's text for an image; empty: that of image_token"),
         "around": Word(
             TEXT, "", "text in front of start_token and behind end_token, which the template omits"
         ),
@@ -93,18 +94,22 @@ def vision(activation: Type) -> Section:
             "channels": Word(size(most=64), 3, "numbers of a pixel"),
             "patch": Word(size(most=MAX_PIXELS), REQUIRED, "pixels of a patch's side"),
             "patch_bias": Word(FLAG, False, "the patch embedding has a bias"),
+            "patch_flat": Word(FLAG, False, "it is stored as a matrix"),
             "temporal": Word(size(most=64), 1, "frames of a patch"),
             "merge": Word(size(most=64), 1, "patches of a row's side"),
             "merger": Word(
-                choice("mlp", "mean", "each", "join", "resampler"),
+                choice("mlp", "mean", "each", "join", "shuffle", "resampler"),
                 "mlp",
                 "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
                 "MLP of each patch; a norm of each patch, a projection of a row's to one, and an "
-                "MLP; learned queries that read all patches of a picture",
+                "MLP; an MLP of a row's patches side by side, its activation, and a projection; "
+                "learned queries that read all patches of a picture",
             ),
             "merger_eps": Word(
                 optional(EPSILON), "null", "added to the variance of the merger's norm; null: `eps`"
             ),
+            "merger_inner": Word(optional(SIZE), "null", "shuffle: channels inside the MLP"),
+            "merger_out": Word(optional(SIZE), "null", "shuffle: channels behind the MLP"),
             "merger_bias": Word(FLAG, True, "projections of the merger have biases"),
             "queries": Word(
                 optional(size(most=MAX_TILE)), "null", "queries of a resampler, a square number"
@@ -115,9 +120,13 @@ def vision(activation: Type) -> Section:
                 optional(BASE), 10000.0, "base of the rotary positions by row, then by column"
             ),
             "theta_axes": Word(
-                choice("apart", "turns"),
-                "apart",
-                "rows and columns have the same frequencies each; they take turns along all",
+                choice("rows", "turns", "columns"),
+                "rows",
+                "rows have the first frequencies and columns the same behind; they take turns "
+                "along all; columns have the first",
+            ),
+            "theta_style": Word(
+                choice("half", "interleaved"), "half", "which channels make a pair"
             ),
             "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
             "pos_stretch": Word(

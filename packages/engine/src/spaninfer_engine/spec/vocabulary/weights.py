@@ -127,6 +127,7 @@ VISION_WEIGHTS = Section(
         "k": name("self_attn.k_proj", "key projection"),
         "v": name("self_attn.v_proj", "value projection"),
         "gate": name("mlp.gate_proj", "gate projection"),
+        "class": name("", "class token beside the patches of a tile; the whole name"),
         "pre_norm": name("", "norm in front of the first layer"),
         "final_norm": name("", "norm behind the last layer"),
         "merger_prefix": name(
@@ -144,6 +145,7 @@ VISION_WEIGHTS = Section(
         "merger_join": name("", "merger: projection of a row's patches to one"),
         "merger_up": name("merger.linear_fc1", "merger: first layer"),
         "merger_down": name("merger.linear_fc2", "merger: second layer"),
+        "merger_project": name("", "merger: projection behind the MLP"),
         "deep_norm": name("", "deepstack merger j: norm"),
         "deep_up": name("", "deepstack merger j: first layer"),
         "deep_down": name("", "deepstack merger j: second layer"),
