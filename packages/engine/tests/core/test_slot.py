@@ -142,7 +142,7 @@ def test_who_sleeps_refuses_requests_and_keeps_words(folder: Path) -> None:
         running.sleep()
         running.sleep()
         for refused in (running.start_request, running.generate):
-            with pytest.raises(EngineAsleep, match="sleeps"):
+            with pytest.raises(EngineAsleep, match="is asleep"):
                 refused(PROMPT, GREEDY)
         running.reset_prefix_cache()
         running.thaw()
