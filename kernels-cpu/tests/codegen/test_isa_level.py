@@ -139,7 +139,7 @@ def test_every_isa_level_has_a_gemm_of_its_own_for_some_kind():
     assert {level.name: new_ways(level) for level in ISA_LEVELS} == {
         "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "neon_i8mm": {"bfloat16": rounded, "int8": both, "int4": both},
-        "avx2": {"int8": both, "int4": both},
+        "avx2": {"bfloat16": both, "int8": both, "int4": both},
         "avx2_vnni": {"int8": both, "int4": both},
         "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "avx512_bf16": {"bfloat16": rounded},
@@ -199,7 +199,32 @@ def test_cores_that_read_streams_themselves_ask_for_planes_alone():
     assert {asked[name, bits, 0] for name, bits, _ in asked if bits == "int4"} == {(0, False)}
     assert asked["avx512_vnni", "int6", 0] == (8192, True)
     assert asked["avx512_vnni", "int6", 4096] == asked["avx512_vnni", "int4", 4096] == (4096, False)
-    assert {asked["avx2", bits, 4096] for bits in ("int4", "int6", "bfloat16")} == {(0, False)}
+    assert asked["avx2", "int4", 0] == asked["avx2", "int4", 4096] == (0, False)
+    assert asked["avx2", "int6", 4096] == asked["avx2", "bfloat16", 0] == (2048, False)
+    assert asked["avx2_vnni", "int6", 4096] == asked["neon_i8mm", "int6", 0] == (0, False)
+
+
+def test_one_row_by_avx2_reads_codes_of_a_plane_front_to_back():
+    by_blocks = {}
+    for level in ISA_LEVELS:
+        for bits in ("int8", "int4", "int6", "int3.5", "bfloat16"):
+            micro = MicroKernels.of(Format(bits), rounded=False, level=level)
+            by_blocks[level.name, bits] = micro.one.by_blocks
+            assert not micro.small.by_blocks
+
+    read = {bits for (name, bits), is_so in by_blocks.items() if name == "avx2" and not is_so}
+    assert read == {"int8", "int4", "bfloat16"}
+    assert by_blocks["portable", "int8"]
+    assert by_blocks["avx2_vnni", "int4"]
+    assert not by_blocks["avx512_vnni", "int6"]
+
+
+def test_tiles_of_a_block_leave_their_weights_to_the_tile_before():
+    (level,) = (each for each in ISA_LEVELS if each.name == "avx2")
+
+    micro = MicroKernels.of(Format("int6", 32), rounded=False, level=level)
+
+    assert (micro.one.ahead, micro.small.ahead, micro.medium.ahead) == (2048, 0, 0)
 
 
 PUBLISHED = {  # codes: six seconds each where instructions are emulated

@@ -51,6 +51,9 @@ def test_every_level_and_prefetch_is_among_the_candidates():
     far = found["avx512_bf16, prefetch of 8192 B to L2"]
     assert (far.one.ahead, far.one.far, far.small.far) == (8192, True, True)
     assert found["avx512_bf16, no prefetch, tile of 4 rows"].many.rows == 4
+    near = {each.name: each.micro for each in of(Format("int8", 32), "avx2")}
+    near = near["avx2, prefetch of 4096 B to L1"]
+    assert (near.one.ahead, near.small.ahead) == (4096, 0)
 
 
 def test_without_times_of_the_default_it_stays():

@@ -52,6 +52,14 @@ def ask_for_share(lines: Lines, number: int, at_once: int) -> None:
         ask_to_read(lines[0] + line * CACHE_LINE)
 
 
+@device_function
+def part_of(lines: Lines, number: int, count: int) -> Lines:
+    """Return part `number` of some lines that are cut into `count`."""
+    each = share_of(lines, count)
+    first = smaller(lines[1], number * each)
+    return lines[0] + first * CACHE_LINE, smaller(each, lines[1] - first)
+
+
 def _asking(*, for_writing: bool, nearness: int) -> Any:
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         v.prefetch(b, *arguments, for_writing=for_writing, nearness=nearness)

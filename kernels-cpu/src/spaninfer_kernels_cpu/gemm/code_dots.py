@@ -83,19 +83,11 @@ def _added(b: Builder, unit: Unit, tile: Value, x: Values, steps: range) -> Valu
     """Return a tile of sums + products of some steps of a unit."""
     add = _add_wide if codes_of(unit.micro).pairs_at_once == 0 else _add_small
     sums = unpacked_tuple(b, tile)
-    if not _by_blocks(unit.micro):
+    if not unit.micro.by_blocks:
         return packed_tuple(b, add(b, unit, sums, x, steps))
+    unit.ask(steps)
     each = [add(b, unit.block(n), [start], x, steps) for n, start in enumerate(sums)]
     return packed_tuple(b, [done for (done,) in each])
-
-
-def _by_blocks(micro: MicroKernel) -> bool:
-    """Return True if a row is multiplied block after block, each over all steps of a unit.
-
-    Sums of a panel's four blocks take half of sixteen registers, so codes that come apart would
-    spill.
-    """
-    return micro.rows == 1 and micro.isa_path != "vnni512"
 
 
 def _add_wide(b: Builder, unit: Unit, sums: Values, x: Values, steps: range) -> Values:

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba.core import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
+from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.gemm.code_unit import codes_of
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
@@ -40,6 +41,10 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, parameters, first, room = arguments
+        if micro.by_blocks and micro.ahead:
+            for line in range(micro.parameter_bytes // CACHE_LINE):
+                place = v.at(b, parameters, CACHE_LINE * line + micro.ahead)
+                v.prefetch(b, place, nearness=micro.nearness)
         if codes.inner is not None:
             for block in range(micro.blocks):
                 bits = _Bits(b, micro, parameters, b.add(first, v.I64(block)))
@@ -84,7 +89,7 @@ class _Bits:
         whole, rest = divmod(codes_of(micro).parameter_bits, _WORD_BITS)
         at = b.add(parameters, b.mul(block, v.I64(BLOCK_BYTES)))
         self._words = [v.load(b, v.I32X16, v.at(b, at, STEP_BYTES * word)) for word in range(whole)]
-        if micro.ahead:
+        if micro.ahead and not micro.by_blocks:
             for word in range(whole):
                 place = v.at(b, at, STEP_BYTES * word + micro.ahead)
                 v.prefetch(b, place, nearness=micro.nearness)

@@ -236,8 +236,10 @@ def tuple_of(kind: types.Type, count: int) -> Any:
 
 
 def load_blocks(b: Builder, micro: MicroKernel, weights: Value) -> Values:
-    """Return the bytes of a step of all blocks of the tile; ask for those that come later."""
-    if micro.ahead:
+    """Return the bytes of a step of all blocks of the tile; ask for those that come later, but
+    where whole units are asked for (`code_unit`).
+    """
+    if micro.ahead and not micro.by_blocks:
         for block in range(micro.blocks):
             place = v.at(b, weights, BLOCK_BYTES * block + micro.ahead)
             v.prefetch(b, place, nearness=micro.nearness)

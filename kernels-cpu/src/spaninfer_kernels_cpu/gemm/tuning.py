@@ -13,7 +13,13 @@ from math import prod
 from typing import TypeAlias
 
 from spaninfer_kernels_cpu.codegen.isa_level import IsaLevel
-from spaninfer_kernels_cpu.gemm.micro_kernel import AHEAD, MicroKernel, MicroKernels, medium_tile
+from spaninfer_kernels_cpu.gemm.micro_kernel import (
+    AHEAD,
+    MicroKernel,
+    MicroKernels,
+    medium_tile,
+    small_tile,
+)
 from spaninfer_kernels_cpu.quantisation.layout import Format
 
 FEW_ROWS = (1, 4, 8)
@@ -95,8 +101,8 @@ def _named(
     has_tiles = not (micro.many.by_tiles or micro.many.unpacks or micro.many.expands)
     for ahead, far in _PREFETCHES:
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
-        one, small = (replace(each, ahead=ahead, far=far) for each in (micro.one, micro.small))
-        many = micro.many
+        one, many = replace(micro.one, ahead=ahead, far=far), micro.many
+        small = small_tile(one, many)
         if has_tiles and ahead == 0 and (micro.one.ahead > 0 or first.core.ahead == 0):
             way, many = (
                 f"{way}, tile of {_FIRST_TILE_ROWS} rows",
