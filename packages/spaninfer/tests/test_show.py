@@ -149,8 +149,14 @@ def test_the_keys_of_indexers_are_told_apart_from_latents(monkeypatch):
     decided = SimpleNamespace(name="tiny", architecture="deepseek_v32", decisions=())
 
     with console.capture() as printed:
-        show.model(SimpleNamespace(model=sizes, weight_bytes=0, resolved=decided))
+        show.model(SimpleNamespace(model=sizes, weight_bytes=0, towers=(), resolved=decided))
 
     shown = printed.get()
     assert "1 KV heads of 576 + 512" in shown
     assert "keys of 128 of indexers" in shown
+
+
+def test_a_pipe_gets_the_names_of_classes_whole(call, monkeypatch):
+    monkeypatch.setattr(show, "_out", Console(width=80))
+
+    assert "LlavaOnevisionForConditionalGeneration" in call("spec", "list").stdout

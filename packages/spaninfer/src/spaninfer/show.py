@@ -39,6 +39,7 @@ from spaninfer.unwritable import Diagnostics
 
 _out = Console()
 _err = Diagnostics()
+_PIPE_WIDTH = 160  # of a table whose lines another program searches
 
 
 @contextmanager
@@ -286,7 +287,7 @@ def specs() -> None:
         table.add_column(column, overflow="fold")  # names are searched for: none is cut short
     for row in list_specs():
         table.add_row(row.name, row.kind, "\n".join(row.hf), "\n".join(row.checked))
-    _out.print(table)
+    (_out if _out.is_terminal else Console(width=_PIPE_WIDTH)).print(table)
 
 
 def spec(name: str) -> None:
