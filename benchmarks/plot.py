@@ -49,6 +49,11 @@ def draw_divergence() -> None:
     names = ("weight-divergence-2026-11-23.jsonl", "weight-divergence-w7a7-2026-11-23.jsonl")
     rows = [row for name in names for row in records(name) if row["kl"] > 0]
     rows.sort(key=lambda row: (-row["mebibytes"], row["kl"]))
+    tables = [
+        row
+        for row in records("weight-divergence-2026-11-29.jsonl")
+        if row["format"].startswith("iq4_nl")
+    ]
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for group, colour, side in ((32, "#0f766e", "left"), (128, "#b45309", "right")):
         some = [row for row in rows if row["format"].endswith(f"g{group}")]
@@ -56,8 +61,11 @@ def draw_divergence() -> None:
         axes.plot(sizes, lost, "o-", color=colour, label=f"groups of {group}")
         for row, size, one in zip(some, sizes, lost, strict=True):
             name = row["format"].split()[0]
-            beside = (7, 1) if side == "left" else (-7, -9)
+            up = 3 if name == "int4" else -9  # iq4_nl's points lie below
+            beside = (7, 1) if side == "left" else (-7, up)
             axes.annotate(name, (size, one), textcoords="offset points", xytext=beside, ha=side)
+    sizes, lost = [row["mebibytes"] for row in tables], [row["kl"] for row in tables]
+    axes.plot(sizes, lost, "o-", color="#6d28d9", label="iq4_nl, groups of 32, 64, 128")
     axes.set_yscale("log")
     axes.set_xlim(2.2, 13.6)  # for names on the left of the smallest and the right of the largest
     axes.set_xlabel("MiB of matrices (bfloat16: 22)")
