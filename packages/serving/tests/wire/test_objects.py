@@ -60,7 +60,16 @@ ASKS_FOR_NOTHING = [
 
 @pytest.mark.parametrize(("kind", "body"), ASKS_FOR_NOTHING)
 def test_null_and_defaults_inside_of_objects_pass(kind, body):
-    parse(kind, json.dumps(body).encode())
+    parsed = parse(kind, json.dumps(body).encode())
+
+    assert parsed == parse(kind, json.dumps(without_nulls(body)).encode())
+
+
+def without_nulls(value):
+    """Return a value of JSON without the keys of objects that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
@@ -106,7 +115,11 @@ def test_what_openais_client_makes_of_an_answer_is_taken_back():
     ]
     kind, body = response(*items)
 
-    parse(kind, json.dumps(body).encode())
+    _, answer, reasoning, call = parse(kind, json.dumps(body).encode()).input
+
+    assert [part.text for part in answer.content] == ["x"]
+    assert [part.text for part in reasoning.content] == ["x"]
+    assert (call.call_id, call.name, call.arguments) == ("1", "f", "{}")
 
 
 def test_what_anthropics_client_makes_of_an_answer_is_taken_back():
@@ -118,4 +131,7 @@ def test_what_anthropics_client_makes_of_an_answer_is_taken_back():
     ]
     kind, body = message(*(block.model_dump(mode="json", by_alias=True) for block in blocks))
 
-    parse(kind, json.dumps(body).encode())
+    text, thinking, use = parse(kind, json.dumps(body).encode()).messages[1].content
+
+    assert (text.text, thinking.thinking) == ("x", "x")
+    assert (use.id, use.name, use.input) == ("1", "f", {})
