@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint
 from spaninfer_engine.load.containers.safetensors import Described, write_streamed
-from spaninfer_engine.load.packed.tensor_error import TensorError
+from spaninfer_engine.load.packed.tensor_error import ErrorSums, TensorError
 from spaninfer_engine.load.quantised.checkpoint import KEYS
 from spaninfer_engine.load.quantised.rounded_rows import (
     CODES,
@@ -161,14 +160,8 @@ def _scale_name(name: str) -> str:
 def _error_of(
     name: str, array: NDArray[Any], codes: NDArray[Any], scales: NDArray[np.float32]
 ) -> TensorError:
-    rows = np.arange(min(len(array), SAMPLED_ROWS)) * len(array) // min(len(array), SAMPLED_ROWS)
-    numbers = array[rows].astype(np.float64)
-    error = codes[rows].astype(np.float64) * scales[rows] - numbers
-    size = sqrt((numbers**2).mean())
-    return TensorError(
-        name,
-        array.shape,
-        8 + SCALE.itemsize * 8 / array.shape[1],
-        sqrt((error**2).mean()) / size if size else 0.0,
-        float(np.abs(error).max()) / size if size else 0.0,
-    )
+    count = min(len(array), SAMPLED_ROWS)
+    rows = np.arange(count) * len(array) // count
+    sums = ErrorSums()
+    sums.add(array[rows].astype(np.float64), codes[rows].astype(np.float64) * scales[rows])
+    return sums.of(name, array.shape, 8 + SCALE.itemsize * 8 / array.shape[1])

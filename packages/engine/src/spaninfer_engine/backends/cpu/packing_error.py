@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import PANEL, Packed, unpack
 
 from spaninfer_engine.backends.cpu.gemm import EXACT_PRODUCT
-from spaninfer_engine.load.packed.tensor_error import TensorError
+from spaninfer_engine.load.packed.tensor_error import ErrorSums, TensorError
 
 Floats = NDArray[np.float64]
 
@@ -35,21 +34,13 @@ def packing_error(name: str, packed: Packed, parts: Sequence[NDArray[Any]]) -> T
     Of large tensors, SAMPLED_PANELS times 64 rows are compared.
     """
     layout, count = packed.layout, packed.count
-    errors = squares = largest = 0.0
-    compared = 0
+    sums = ErrorSums()
     for panel in _sampled(count * layout.panels):
         numbers = np.concatenate(list(_rows(parts, *divmod(panel, layout.panels))))
         one = Packed(replace(layout, outputs=len(numbers)), packed.panels[panel : panel + 1])
-        error = unpack(one) - numbers
-        errors, squares = errors + float((error**2).sum()), squares + float((numbers**2).sum())
-        largest, compared = max(largest, float(np.abs(error).max())), compared + numbers.size
-    return TensorError(
-        name,
-        (*((count,) if count > 1 else ()), layout.outputs, layout.channels),
-        layout.panel_bytes * 8 / (PANEL * layout.channels),
-        sqrt(errors / squares) if squares else 0.0,
-        largest / sqrt(squares / compared) if squares else 0.0,
-    )
+        sums.add(numbers, unpack(one))
+    shape = (*((count,) if count > 1 else ()), layout.outputs, layout.channels)
+    return sums.of(name, shape, layout.panel_bytes * 8 / (PANEL * layout.channels))
 
 
 def _sampled(panels: int) -> list[int]:
