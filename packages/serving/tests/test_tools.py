@@ -227,6 +227,97 @@ def test_a_call_that_has_to_be_made_is_made(tool_engine, listening, choice, stre
     assert json.loads(arguments)["level"] in ("low", "high")
 
 
+LEVEL = {
+    "type": "object",
+    "properties": {"level": {"enum": ["low", "high"]}},
+    "required": ["level"],
+    "additionalProperties": False,
+}
+LEVELS = [
+    {"type": "function", "function": {"name": name, "parameters": LEVEL}}
+    for name in ("heat", "cool", "dry")
+]
+
+
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.fixture
+def random_model(tool_engine, listening):
+    """A client of a random model, which would call anything, or rather nothing."""
+    with listening(tool_engine) as (host, port):
+        base_url = f"http://{host}:{port}/v1"
+        with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+            yield client
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_called_and_all_of_them_are_in_the_prompt(
+    random_model, tool_engine, mode
+):
+    [mark] = tool_engine.tokenizer.encode("<tool_call>", add_special=False, parse_special=True)
+    called = {"tools": LEVELS, "tool_choice": allowed(mode, "cool", "dry"),
+              "reasoning_effort": "none", "max_tokens": 80, "parallel_tool_calls": False,
+              "logit_bias": {mark: 100}, "n": 8, "seed": 1}  # fmt: skip
+    answer = ask(random_model, **called)
+    free = ask(random_model, tools=LEVELS, max_tokens=1, reasoning_effort="none")
+
+    calls = [choice.message.tool_calls[0].function for choice in answer.choices]
+    assert {call.name for call in calls} == {"cool", "dry"}
+    for call in calls:
+        assert json.loads(call.arguments)["level"] in ("low", "high")
+    assert answer.usage.prompt_tokens == free.usage.prompt_tokens
+
+
+def test_with_allowed_tools_the_model_may_call_none(random_model, tool_engine):
+    [mark] = tool_engine.tokenizer.encode("<tool_call>", add_special=False, parse_special=True)
+    asked = {"tools": LEVELS, "reasoning_effort": "none", "max_tokens": 8, "seed": 1,
+             "logit_bias": {mark: -100}}  # fmt: skip
+
+    [free] = ask(random_model, **asked).choices
+    [auto] = ask(random_model, **asked, tool_choice=allowed("auto", "dry")).choices
+
+    assert auto.message.tool_calls is None
+    assert len(auto.message.content) > 0
+    assert auto.finish_reason == free.finish_reason == "length"
+
+
+def test_a_response_calls_allowed_tools_alone_and_repeats_the_choice(random_model, tool_engine):
+    [mark] = tool_engine.tokenizer.encode("<tool_call>", add_special=False, parse_special=True)
+    functions = [{"type": "function", **each["function"]} for each in LEVELS]
+    choice = {"type": "allowed_tools", "mode": "required",
+              "tools": [{"type": "function", "name": "dry"}]}  # fmt: skip
+
+    response = random_model.responses.create(
+        model="tiny", input="Dry it.", tools=functions, tool_choice=choice,
+        reasoning={"effort": "none"}, parallel_tool_calls=False, max_output_tokens=200,
+        extra_body={"logit_bias": {mark: 100}},
+    )  # fmt: skip
+
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert call.name == "dry"
+    assert response.tool_choice.to_dict() == choice
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        (allowed("auto", "heat", "freeze"), "tool_choice.allowed_tools.tools[1]"),
+        (allowed("auto"), "tool_choice.allowed_tools.tools"),
+        (allowed("none", "heat"), "tool_choice.allowed_tools.mode"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.mode"),
+        ({"type": "any"}, "tool_choice"),
+    ],
+)
+def test_an_allowed_tool_that_cannot_be_called_is_refused_by_its_place(random_model, choice, param):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(random_model, tools=LEVELS, tool_choice=choice)
+
+    assert caught.value.body["param"] == param, caught.value.body
+
+
 def test_a_call_and_another_form_of_the_answer_are_not_asked_for_together(tool_engine, listening):
     asked = {
         "tools": OFFERED,

@@ -9,7 +9,7 @@ from recorded_answers import OFFERED, TOOLS, read, said
 from spaninfer_engine.text import ChatTemplate, Tokenizer
 from spaninfer_engine.text.ids_only import Wordless
 from spaninfer_engine.text.special import SpecialToken
-from spaninfer_serving.chat.forced_calls import required_grammar
+from spaninfer_serving.chat.constrained_calls import grammar_of_calls
 from spaninfer_serving.chat.prompt import answer_format, chat_prompt, effort_variables
 from spaninfer_serving.chat.traits import CallStyle, traits_of
 from spaninfer_serving.dialects.detect import find_dialect, find_thinking
@@ -285,14 +285,23 @@ def test_arguments_that_are_no_object_are_refused_with_their_place(arguments):
     assert caught.value.param == "messages[1].tool_calls[0].function.arguments"
 
 
+NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("source", "choice", "param"),
     [
         ("<tool_call>", "auto", "tools"),
         ("{{ tools | tojson }}", "auto", "tools"),
         (SHOWS, {"type": "function", "function": {"name": "g"}}, "tool_choice"),
+        (SHOWS, allowed("auto", "now", "g"), "tool_choice.allowed_tools.tools[1]"),
     ],
-    ids=["no place", "no dialect", "not among them"],
+    ids=["no place", "no dialect", "not among them", "one not among them"],
 )
 def test_tools_that_the_model_would_never_hear_of_are_refused(source, choice, param):
     with pytest.raises(Problem) as caught:
@@ -308,15 +317,14 @@ def test_tools_that_may_not_be_called_are_not_shown(source):
     assert chat_prompt(body, traits_of(made(source), NOTHING)).tools is None
 
 
-NAMED = {"type": "function", "function": {"name": "now"}}
-
-
 @pytest.mark.parametrize(
     ("body", "functions", "is_one"),
     [
         ({"tool_choice": "required"}, {"get_weather", "now"}, False),
         ({"tool_choice": "required", "parallel_tool_calls": False}, {"get_weather", "now"}, True),
         ({"tool_choice": NAMED}, {"now"}, True),
+        ({"tool_choice": allowed("required", "now")}, {"now"}, False),
+        ({"tool_choice": allowed("required", "get_weather", "now")}, set(TOOLS), False),
     ],
 )
 def test_calls_that_have_to_be_made_are_a_grammar(body, functions, is_one):
@@ -326,17 +334,31 @@ def test_calls_that_have_to_be_made_are_a_grammar(body, functions, is_one):
     asked = chat(tools=OFFERED, **body)
     form = answer_format(asked, traits, template.render(chat_prompt(asked, traits).messages))
 
-    grammar = required_grammar(asked, traits, form)
+    grammar = grammar_of_calls(asked, traits, form)
 
     assert {name for name in TOOLS if f'"{name}"' in grammar} == functions
-    assert ("call)*" not in grammar.splitlines()[0]) == is_one
+    assert (")*" not in grammar.splitlines()[0]) == is_one
     assert "<[8]>" in grammar
 
 
-def test_a_dialect_without_a_grammar_is_not_forced():
+def test_tools_that_are_not_allowed_are_shown_but_no_part_of_the_grammar():
+    template = made(SHOWS)
+    traits = traits_of(template, NOTHING)
+    asked = chat(tools=OFFERED, tool_choice=allowed("auto", "now"))
+    prompt = chat_prompt(asked, traits)
+
+    grammar = grammar_of_calls(
+        asked, traits, answer_format(asked, traits, template.render(prompt.messages))
+    )
+
+    assert prompt == chat_prompt(chat(tools=OFFERED), traits)
+    assert {name for name in TOOLS if f'"{name}"' in grammar} == {"now"}
+
+
+def test_a_dialect_without_a_grammar_is_not_constrained():
     traits = traits_of(made(SHOWS), NOTHING, "gemma4")
     asked = chat(tools=OFFERED, tool_choice="required")
     form = answer_format(asked, traits, made(SHOWS).render(chat_prompt(asked, traits).messages))
 
-    with pytest.raises(Problem, match="gemma4 cannot be forced"):
-        required_grammar(asked, traits, form)
+    with pytest.raises(Problem, match="gemma4 cannot be constrained"):
+        grammar_of_calls(asked, traits, form)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from recorded_answers import TOOLS, read, said
-from spaninfer_serving.dialects.grammar import calls_grammar
+from spaninfer_serving.dialects import grammar as grammars
 from spaninfer_serving.dialects.marked import Thinking
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.table import DIALECTS
@@ -25,6 +25,14 @@ LOOK = {
 OFFERED = {"look": LOOK, "now": {"type": "object", "properties": {}, "additionalProperties": False}}
 PARIS = {"city": "Paris", "days": 3}
 EVERY_WRITING = pytest.mark.parametrize("name", WRITINGS)
+
+
+def calls_grammar(writing, tools, control_ids, *, is_required=True, **options):
+    """The grammar for tools, in the layout of the writing's dialect."""
+    name = next(name for name, each in WRITINGS.items() if each is writing)
+    thinking = options.pop("thinking", None)
+    form = AnswerFormat.of(DIALECTS[name], thinking, tools, **options)
+    return grammars.calls_grammar(writing, form, control_ids, is_required=is_required)
 
 
 def written(writing, calls):
@@ -88,14 +96,17 @@ def accepts():
     )
 
     def check(grammar, text):
-        matcher = guidance.LLMatcher(tokenizer, grammar, log_level=0)
-        assert not matcher.is_error(), (matcher.get_error(), grammar)
         tokens = []
         for part in re.split("|".join(f"({re.escape(text)})" for text in controls), text):
             tokens += [ids[part]] if part in ids else vocabulary(part or "")
+        return check.tokens(grammar, tokens)
+
+    def check_tokens(grammar, tokens):
+        matcher = guidance.LLMatcher(tokenizer, grammar, log_level=0)
+        assert not matcher.is_error(), (matcher.get_error(), grammar)
         return matcher.consume_tokens(tokens) and matcher.is_accepting()
 
-    check.ids = ids
+    check.ids, check.tokens = ids, check_tokens
     return check
 
 
@@ -111,6 +122,97 @@ def test_a_grammar_allows_what_is_written_and_no_other_function_or_answer(name, 
         assert not accepts(grammar, written(writing, wrong))
     assert not accepts(grammar, "Hello")
     assert not accepts(grammar, "")
+
+
+# What an answer says in front of a call where it is more than the text.
+FRAMES = {
+    "harmony": "<|channel|>analysis<|message|>{}<|end|><|start|>assistant",
+    "functionary_v32": "all\n{}>>>",
+}
+LAST = {"harmony": "<|channel|>final<|message|>{}", "functionary_v32": "all\n{}"}
+# Dialects in which a call is what an answer begins with.
+AT_START = {"llama3", "llama4", "pythonic"}
+
+
+def said_before(name, text, calls=()):
+    """An answer with a text, and calls behind it."""
+    if not calls:
+        return LAST.get(name, "{}").format(text)
+    return FRAMES.get(name, "{}").format(text) + written(WRITINGS[name], calls)
+
+
+@EVERY_WRITING
+def test_an_answer_may_say_anything_and_call_what_is_allowed_alone(name, accepts):
+    allowed = {"look": LOOK}
+    once, wrong = [("look", PARIS)], [("now", {})]
+
+    grammar = calls_grammar(WRITINGS[name], allowed, accepts.ids, is_required=False)
+
+    for text in ("", "Hello.", "1 < 2 > 0, <tool, [T: é\n\n```python\n>>", "Call now()"):
+        assert accepts(grammar, said_before(name, text)), text
+    assert accepts(grammar, written(WRITINGS[name], once))
+    assert not accepts(grammar, written(WRITINGS[name], wrong))
+    if name in AT_START:
+        assert not accepts(grammar, "  " + written(WRITINGS[name], wrong))
+    else:
+        assert accepts(grammar, said_before(name, "Wait.\n", once))
+        assert not accepts(grammar, said_before(name, "Wait.\n", wrong))
+    form = AnswerFormat.of(DIALECTS[name], None, OFFERED)
+    for calls in (once, wrong):  # that what was refused is a call, as the parser sees it
+        assert said(read(form, list(written(WRITINGS[name], calls))))[2] == calls
+
+
+@EVERY_WRITING
+def test_every_mark_that_opens_calls_leads_to_an_allowed_one(name, accepts):
+    layout = DIALECTS[name].layout
+    grammar = calls_grammar(WRITINGS[name], {"look": LOOK}, accepts.ids, is_required=False)
+
+    for mark in getattr(layout, "opens", ()):
+        assert not accepts(grammar, f"Hm. {mark} and more")
+
+
+def test_an_answer_with_one_call_at_most_goes_on_with_text(accepts):
+    hermes = WRITINGS["hermes"]
+    call = written(hermes, [("now", {})])
+
+    many = calls_grammar(hermes, OFFERED, accepts.ids, is_required=False)
+    one = calls_grammar(hermes, OFFERED, accepts.ids, is_required=False, is_single=True)
+
+    for grammar in (many, one):
+        assert accepts(grammar, f"Wait. {call} Done.")
+    assert accepts(many, f"{call}\nAnd {call}")
+    assert not accepts(one, f"{call}\nAnd {call}")
+
+
+@pytest.mark.parametrize("is_thinking", [False, True])
+def test_an_answer_may_think_say_and_call(accepts, is_thinking):
+    hermes, thinking = WRITINGS["hermes"], Thinking(("<think>",), ("</think>",))
+    call, fly = (written(hermes, [(name, {})]) for name in ("now", "fly"))
+    begun = "" if is_thinking else "<think>"
+
+    grammar = calls_grammar(
+        hermes,
+        OFFERED,
+        accepts.ids,
+        is_required=False,
+        thinking=thinking,
+        is_thinking=is_thinking,
+    )
+
+    for rest in ("", "Yes.", f"Wait.\n{call}", call):
+        assert accepts(grammar, f"{begun}Hm.</think>\n\n{rest}"), rest
+    assert not accepts(grammar, f"{begun}Hm.</think>\n\n{fly}")
+    assert accepts(grammar, "Yes.") != is_thinking
+
+
+def test_marks_around_content_are_allowed_where_they_are_control_tokens(accepts):
+    marks = {"<|START_RESPONSE|>": 257, "<|END_RESPONSE|>": 258}
+
+    grammar = calls_grammar(WRITINGS["command_r7b"], OFFERED, marks, is_required=False)
+
+    for ids in ([257], [257, 66, 258], [66, 258, 257, 66, 258]):
+        assert accepts.tokens(grammar, ids), ids
+    assert not accepts.tokens(grammar, [259])
 
 
 CITY = {"properties": {"city": {"type": "string"}}, "title": "what LangChain sends"}

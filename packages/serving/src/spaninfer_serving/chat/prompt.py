@@ -15,7 +15,7 @@ from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields, Message
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import TextPart, source_of
-from spaninfer_serving.wire.tools import NamedTool, Tool, ToolCall
+from spaninfer_serving.wire.tools import AllowedTools, NamedTool, Tool, ToolCall, ToolChoice
 
 Media: TypeAlias = Mapping[tuple[int, int], Mapping[str, Any]]
 """Parts as the engine takes them, by the numbers of message and part."""
@@ -50,7 +50,7 @@ def answer_format(body: ChatRequest, traits: ChatTraits, prompt: Prompt) -> Answ
     return AnswerFormat.of(
         traits.dialect,
         traits.thinking,
-        {tool.function.name: tool.function.parameters or {} for tool in offered(body, traits)},
+        {tool.function.name: tool.function.parameters or {} for tool in _allowed(body, traits)},
         is_thinking=is_opened(traits.thinking, _written_last(prompt)),
         is_single=not body.parallel_tool_calls,
     )
@@ -62,14 +62,14 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
     Problem where they cannot be: a request with tools is never answered as if it had none.
     """
     names = {tool.function.name for tool in body.tools}
+    for place, named in chosen(body.tool_choice).items():
+        if named.function.name not in names:
+            raise _refused(
+                f"{place} names {named.function.name!r}, and tools have {sorted(names)}", place
+            )
     match body.tool_choice:
         case "none":
             return ()
-        case NamedTool(function=function) if function.name not in names:
-            raise _refused(
-                f"tool_choice names {function.name!r}, and tools have {sorted(names)}",
-                "tool_choice",
-            )
         case "required" if not names:
             raise _refused("tool_choice is required, and there are no tools", "tool_choice")
     if names and not traits.takes_tools:
@@ -87,6 +87,24 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
             "unsupported_parameter",
         )
     return body.tools
+
+
+def chosen(choice: ToolChoice) -> dict[str, NamedTool]:
+    """Return the tools that a choice names, by the parameters that do; none: it names no tools."""
+    match choice:
+        case NamedTool():
+            return {"tool_choice": choice}
+        case AllowedTools(allowed_tools=allowed):
+            place = "tool_choice.allowed_tools.tools"
+            return {f"{place}[{at}]": named for at, named in enumerate(allowed.tools)}
+    return {}
+
+
+def _allowed(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
+    """Return the tools that may be called, of those that the model sees."""
+    tools = offered(body, traits)
+    names = {named.function.name for named in chosen(body.tool_choice).values()}
+    return [tool for tool in tools if tool.function.name in names] if names else tools
 
 
 def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""Grammars, in llguidance's form of Lark's syntax, of answers that have to make calls."""
+"""Grammars, in llguidance's form of Lark's syntax, of answers whose calls are constrained."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spaninfer_serving.dialects.answer import Schema, Tools
-from spaninfer_serving.dialects.marked import Thinking
+from spaninfer_serving.dialects.marked import Marked
+from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.tagged_calls import kinds_of, properties_of
 from spaninfer_serving.dialects.writing import Writing
 
@@ -22,25 +24,21 @@ LISTING = frozenset({"type", "properties", "required", "title", "description", "
 
 def calls_grammar(
     writing: Writing,
-    tools: Tools,
+    form: AnswerFormat,
     control_ids: Mapping[str, int],
     *,
-    is_single: bool = False,
-    thinking: Thinking | None = None,
-    is_thinking: bool = False,
+    is_required: bool = True,
 ) -> str:
     """Return the grammar of an answer that calls at least one of the functions, and says no more.
 
-    `control_ids` are control tokens by their text: a grammar names them by id. An answer may think
-    first, and has to end its reasoning where the prompt has opened it.
+    If a call is not required, the answer may say anything, and call one of the functions where it
+    calls any. `control_ids` are control tokens by their text: a grammar names them by id. An answer
+    may think first, and has to end its reasoning where the prompt has opened it.
     """
     made = _Grammar(control_ids)
-    calls = [made.call(writing, name, schema) for name, schema in tools.items()]
-    made.rules.append(f"call: {' | '.join(calls)}")
-    more = "" if is_single or writing.is_single else f"({made.text(writing.separator)} call)*"
-    thought = made.thought(thinking, is_open=is_thinking)
-    start = [thought, made.text(writing.begin), "call", more, made.text(writing.end)]
-    return "\n".join([f"start: {' '.join(filter(None, start))}", *made.rules]) + "\n"
+    thought = made.thought(form)
+    rest = made.calls(writing, form) if is_required else made.answer(writing, form)
+    return "\n".join([f"start: {thought} {rest}".rstrip(), *made.rules]) + "\n"
 
 
 class _Grammar:
@@ -51,6 +49,7 @@ class _Grammar:
         texts = sorted(control_ids, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         self.rules: list[str] = []
+        self._never_first: Sequence[str] = ()  # marks that no text begins with
 
     def text(self, text: str) -> str:
         """Return an expression for a text as it stands."""
@@ -62,7 +61,48 @@ class _Grammar:
         parts.append(_quoted(text[at:]))
         return " ".join(part for part in parts if part != '""')
 
-    def call(self, writing: Writing, name: str, schema: Schema) -> str:
+    def calls(self, writing: Writing, form: AnswerFormat) -> str:
+        """Return an expression for one call or more, and nothing else."""
+        call = self._call(writing, form.tools)
+        is_single = form.is_single or writing.is_single
+        more = "" if is_single else f"({self.text(writing.separator)} {call})*"
+        parts = [self.text(writing.begin), call, more, self.text(writing.end)]
+        return " ".join(filter(None, parts))
+
+    def answer(self, writing: Writing, form: AnswerFormat) -> str:
+        """Return an expression for text and calls: what begins like a call is one."""
+        if form.thinking is not None and not form.is_thinking:
+            self._never_first = form.thinking.opens  # a longer text would win over the mark
+        if writing.messages:
+            head = f"({' | '.join(map(self.text, writing.messages))})"
+            said = f"{head} {self._until(writing.next_message)}"
+            last = f"{head} {self._said([writing.next_message])}"
+            return f"({said})* ({self.calls(writing, form)} | {last})"
+        assert isinstance(form.layout, Marked), "others consist of messages"
+        marks, whole = form.layout.opens, writing.begin + writing.call
+        mark = max((each for each in marks if whole.startswith(each)), key=len, default="")
+        if not mark:  # a call is what begins with a bracket
+            no_call = self._said(marks, begin=r"\s*[^\s{\[]")
+            return f"({self.calls(writing, form)} | {no_call})"
+        frame = form.layout.frame
+        others = [each for each in marks if each != mark]
+        said = f"{self._said(others, frame) if frame else ''} {self._until(mark, others)}".strip()
+        most = "?" if form.is_single or writing.is_single else "*"
+        call = self._behind(mark, writing, form)
+        return f"({said} {call}){most} {self._said(marks, frame)}"
+
+    def _behind(self, mark: str, writing: Writing, form: AnswerFormat) -> str:
+        """Return an expression for a call, or all between `begin` and `end`, without a mark."""
+        if writing.begin:
+            return self.calls(replace(writing, begin=writing.begin.removeprefix(mark)), form)
+        return self._call(replace(writing, call=writing.call.removeprefix(mark)), form.tools)
+
+    def _call(self, writing: Writing, tools: Tools) -> str:
+        """Return an expression for a call of one of the functions."""
+        named = (self._named_call(writing, name, schema) for name, schema in tools.items())
+        return self._rule(" | ".join(named))
+
+    def _named_call(self, writing: Writing, name: str, schema: Schema) -> str:
         """Return an expression for a call of a function."""
         parts = []
         for text, place in _cut(writing.call):
@@ -76,12 +116,14 @@ class _Grammar:
                     parts.append(self._arguments(writing, schema))
         return self._rule(" ".join(filter(None, parts)))
 
-    def thought(self, thinking: Thinking | None, *, is_open: bool) -> str:
-        """Return an expression for reasoning in front of calls; "" where there is none."""
+    def thought(self, form: AnswerFormat) -> str:
+        """Return an expression for reasoning in front of an answer; "" where there is none."""
+        thinking, layout = form.thinking, form.layout
         if thinking is None:
             return ""
-        end = self._rule(" | ".join(self._until(mark) for mark in thinking.closes))
-        if is_open:
+        without = layout.opens if thinking.calls_end_it and isinstance(layout, Marked) else ()
+        end = self._rule(" | ".join(self._until(mark, without) for mark in thinking.closes))
+        if form.is_thinking:
             return f"{end} /\\s{{0,4}}/"
         opens = " | ".join(self.text(mark) for mark in thinking.opens)
         return f"(({opens}) {end} /\\s{{0,4}}/)?"
@@ -116,21 +158,46 @@ class _Grammar:
                     parts.append(self._until(tail))
         return self._rule(" ".join(filter(None, parts)))
 
-    def _until(self, mark: str) -> str:
-        """Return an expression for any text up to a mark, and the mark."""
+    def _until(self, mark: str, without: Iterable[str] = ()) -> str:
+        """Return an expression for any text up to a mark, and the mark.
+
+        The text holds none of the marks `without`.
+        """
+        text = ANY_TEXT + self._without(without)
         if found := self._controls.match(mark):
             rest = self.text(mark[found.end() :])
-            return f"{ANY_TEXT} <[{self._ids[found[0]]}]> {rest}"
-        name = f"rule_{len(self.rules)}"
-        self.rules.append(f"{name}[suffix={_quoted(mark)}]: {ANY_TEXT}")
+            return f"{self._terminal(text)} <[{self._ids[found[0]]}]> {rest}"
+        return self._rule(text, f"[suffix={_quoted(mark)}]")
+
+    def _said(self, without: Iterable[str], frame: Iterable[str] = (), begin: str = "") -> str:
+        """Return an expression for a text, perhaps none, that holds none of the marks `without`.
+
+        `frame` are marks that may be among it, `begin` is a regex of its first characters.
+        """
+        text = self._terminal(f"/(?s:{begin or '.'}.*)/{self._without(without)}")
+        controls = [self.text(mark) for mark in frame if mark in self._ids]
+        return self._rule(f"({' | '.join([text, *controls])})*" if controls else f"{text}?")
+
+    def _without(self, marks: Iterable[str]) -> str:
+        """Return what keeps marks out of a text, which holds no control tokens anyway."""
+        without = ""
+        for before, each in ("(?s:.*)", marks), ("", self._never_first):
+            banned = [_escaped(mark) for mark in each if not self._controls.match(mark)]
+            if banned:
+                without += f" & ~/{before}({'|'.join(banned)})(?s:.*)/"
+        return without
+
+    def _terminal(self, expression: str) -> str:
+        name = f"TEXT_{len(self.rules)}"
+        self.rules.append(f"{name}: {expression}")
         return name
 
     def _json(self, schema: Any) -> str:
         return self._rule(f"%json {json.dumps(schema)}")
 
-    def _rule(self, expression: str) -> str:
+    def _rule(self, expression: str, attributes: str = "") -> str:
         name = f"rule_{len(self.rules)}"
-        self.rules.append(f"{name}: {expression}")
+        self.rules.append(f"{name}{attributes}: {expression}")
         return name
 
 
@@ -149,6 +216,11 @@ def _of_parameters(schema: Schema) -> Schema:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # escapes of letters are none in a suffix
+
+
+def _escaped(text: str) -> str:
+    """Return a regex that matches a text, as it stands between the slashes of Lark."""
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&~/-]", r"\\\g<0>", text).replace("\n", "\\n")
 
 
 def _cut(shape: str) -> Iterator[tuple[str, str]]:

@@ -58,6 +58,12 @@ class Marked:
         return Marked(frame=self.frame)
 
     @property
+    def opens(self) -> tuple[str, ...]:
+        """All marks that open calls."""
+        section = (self.section.open,) if self.section.open else ()
+        return (*self._opens, *section)
+
+    @property
     def _opens(self) -> tuple[str, ...]:
         return tuple(mark for each in self.formats for mark in each.opens if mark)
 
@@ -68,7 +74,7 @@ class Marked:
         if thinking is not None:
             yield from self._read_reasoning(answer, thinking, is_thinking)
         yield from self._read_unmarked(answer)
-        marks = marks_of(*self._opens, self.section.open, *self.frame)
+        marks = marks_of(*self.opens, *self.frame)
         while True:
             reader.record()
             mark = yield from reader.until(marks, answer.say)
@@ -89,7 +95,7 @@ class Marked:
                 answer.say(spaces)
                 return
         answer.begin_text()
-        calls = (*self._opens, self.section.open) if thinking.calls_end_it else ()
+        calls = self.opens if thinking.calls_end_it else ()
         mark = yield from reader.until(marks_of(*thinking.closes, *calls), answer.think)
         if mark not in thinking.closes:
             reader.back(mark)

@@ -1,4 +1,4 @@
-"""Grammars of calls in each dialect, which constrain a model that has to make some."""
+"""The way to write calls in each dialect, from which grammars are made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Writing:
 
     A `call` holds $NAME, and $JSON for all arguments or $ARGUMENTS. Then each is an `argument` with
     $KEY and $VALUE in JSON, or a `text_argument` with $TEXT where it is a string, and they are
-    separated by `comma`.
+    separated by `comma`. In dialects whose answers are messages, `messages` are the heads of those
+    with text, and `next_message` ends one where another follows.
     """
 
     call: str
@@ -31,6 +32,8 @@ class Writing:
     text_argument: str = ""
     comma: str = ""
     is_single: bool = False  # an answer ends behind a call
+    messages: tuple[str, ...] = ()
+    next_message: str = ""
 
 
 def _json(name: str, arguments: str) -> str:
@@ -115,6 +118,10 @@ WRITINGS: Mapping[str, Writing] = {
     "harmony": Writing(
         "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$JSON",
         is_single=True,
+        messages=tuple(
+            f"<|channel|>{channel}<|message|>" for channel in ("analysis", "commentary", "final")
+        ),
+        next_message="<|end|><|start|>assistant",
     ),
     "command_r": _list("Action:\n```json\n", "```", "tool_name", "parameters"),
     "command_r7b": _list("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters"),
@@ -125,6 +132,8 @@ WRITINGS: Mapping[str, Writing] = {
     ),
     "hunyuan": _list("<tool_calls>", "</tool_calls>"),
     "functionary_v31": Writing("<function=$NAME>$JSON</function>"),
-    "functionary_v32": Writing("$NAME\n$JSON", ">>>"),
+    "functionary_v32": Writing(
+        "$NAME\n$JSON", ">>>", messages=("all\n",), next_message=">>>"
+    ),
 }  # fmt: skip
 """By the name of the dialect; Gemma 4's values are no JSON, and there is no grammar of them."""

@@ -13,7 +13,7 @@ from spaninfer_engine.serving import Frontend, RenderedPrompt, Task, media_of, s
 from spaninfer_serving.answers.fields import TokenDecoder
 from spaninfer_serving.answers.repeated_prompts import check_repeats
 from spaninfer_serving.answers.responses import Prompt, ResponseMeta
-from spaninfer_serving.chat.forced_calls import forced, insists
+from spaninfer_serving.chat.constrained_calls import constrains_calls, with_calls
 from spaninfer_serving.chat.prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat.traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
@@ -179,8 +179,8 @@ class Service:
         meta = self._envelope("chatcmpl", body)
         if (found := media_of(ids)) is not None:
             meta = replace(meta, media_tokens=token_counts(found.items))
-        sampling = forced(body, sampling, self.traits, form)
-        param = "tool_choice" if insists(body) else form_param(body)
+        sampling = with_calls(body, sampling, self.traits, form)
+        param = "tool_choice" if constrains_calls(body) else form_param(body)
         return GenerationJob((prompt,), sampling, placement, meta, param, form)
 
     def chat_ids(

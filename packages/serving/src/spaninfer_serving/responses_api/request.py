@@ -38,6 +38,7 @@ from spaninfer_serving.wire.response_items import (
     InputReasoning,
 )
 from spaninfer_serving.wire.responses import (
+    AllowedFunctions,
     FunctionTool,
     NamedFunction,
     ResponsesRequest,
@@ -47,6 +48,8 @@ from spaninfer_serving.wire.responses import ToolChoice as FunctionChoice
 from spaninfer_serving.wire.sampling import draws_of
 from spaninfer_serving.wire.structured import JsonSchema, ResponseFormat
 from spaninfer_serving.wire.tools import (
+    AllowedNames,
+    AllowedTools,
     FunctionCall,
     FunctionDefinition,
     FunctionName,
@@ -62,6 +65,7 @@ NAMES = {
     "response_format.json_schema.schema": "text.format.schema",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "tool_choice.allowed_tools.tools": "tool_choice.tools",
 }
 """What parameters of a chat request are called in the Responses API."""
 
@@ -228,9 +232,18 @@ def _tool(tool: FunctionTool) -> Tool:
 
 
 def _choice(choice: FunctionChoice) -> ToolChoice:
-    if isinstance(choice, NamedFunction):
-        return NamedTool(type="function", function=FunctionName(name=choice.name))
+    match choice:
+        case NamedFunction():
+            return _named(choice)
+        case AllowedFunctions():
+            tools = [_named(each) for each in choice.tools]
+            allowed = AllowedNames(mode=choice.mode, tools=tools)
+            return AllowedTools(type="allowed_tools", allowed_tools=allowed)
     return choice
+
+
+def _named(function: NamedFunction) -> NamedTool:
+    return NamedTool(type="function", function=FunctionName(name=function.name))
 
 
 def _format(asked: TextFormat) -> ResponseFormat:

@@ -39,14 +39,18 @@ def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> st
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def type_discriminator(what: str, *kinds: str, absent: str | None = None) -> Discriminator:
+def type_discriminator(
+    what: str, *kinds: str, absent: str | None = None, word: str | None = None
+) -> Discriminator:
     """Return what chooses among objects by `type`; their tags are "Kind:" and the type.
 
-    `absent` is the type of an object that says none. Tags have capitals: wire/parse.py leaves them
-    out of the paths of parameters.
+    `absent` is the type of an object that says none, `word` the tag of strings. Tags have capitals:
+    wire/parse.py leaves them out of the paths of parameters.
     """
 
     def tag_of(given: object) -> str | None:
+        if isinstance(given, str):
+            return word
         found = given.get("type", absent) if isinstance(given, dict) else _type_of(given)
         return f"Kind:{found}" if found in kinds else None
 

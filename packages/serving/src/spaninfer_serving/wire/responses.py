@@ -7,11 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import (
     BaseModel,
     Field,
+    Tag,
     model_validator,
 )
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES, Effort
-from spaninfer_serving.wire.fields import ObjectFields
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 from spaninfer_serving.wire.response_items import InputItem, OutputItem
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
@@ -42,7 +43,20 @@ class NamedFunction(ObjectFields):
     name: str
 
 
-ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedFunction
+class AllowedFunctions(ObjectFields):
+    """The functions that may be called, and whether one has to be; the model sees all."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+ToolChoice: TypeAlias = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")]
+    | Annotated[NamedFunction, Tag("Kind:function")]
+    | Annotated[AllowedFunctions, Tag("Kind:allowed_tools")],
+    type_discriminator("a tool choice", "function", "allowed_tools", word="Word"),
+]
 
 
 class TextFormat(ObjectFields):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Tag
 
-from spaninfer_serving.wire.fields import ObjectFields
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 
 MAX_TOOLS = 512
 NAME = r"^[\w.\-]{1,128}$"
@@ -44,7 +44,26 @@ class NamedTool(ObjectFields):
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedNames(ObjectFields):
+    """Some of the tools, and whether one of them has to be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedTools(ObjectFields):
+    """The tools that may be called; the model sees the others as well."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedNames
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("Word")]
+    | Annotated[NamedTool, Tag("Kind:function")]
+    | Annotated[AllowedTools, Tag("Kind:allowed_tools")],
+    type_discriminator("a tool choice", "function", "allowed_tools", word="Word"),
+]
 
 
 class FunctionCall(ObjectFields):
