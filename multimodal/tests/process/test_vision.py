@@ -151,6 +151,16 @@ def test_siglip(tmp_path, size, edge):
     assert tiles.num_tokens == (edge // 16) ** 2
 
 
+@pytest.mark.parametrize(("strategy", "wanted"), [("default", 576), ("full", 577)])
+def test_a_model_says_whether_clip_s_class_is_a_token(tmp_path, strategy, wanted):
+    size = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
+    model = {"vision_config": {"patch_size": 14}, "vision_feature_select_strategy": strategy}
+
+    ours = loaded(tmp_path, {"image_processor_type": "CLIPImageProcessor", **size}, model)
+
+    assert ours.image(picture(60, 40)).num_tokens == wanted
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "options",

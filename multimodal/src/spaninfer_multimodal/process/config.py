@@ -2,8 +2,8 @@
 
 preprocessor_config.json describes images or audio, video_preprocessor_config.json videos;
 processor_config.json holds what all share and, as newer versions of transformers write it, the
-other two inside. The patch size of a tower is in config.json alone; so is everything of Qwen-VL and
-Qwen-Audio (2023).
+other two inside. The patch size of a tower may be in config.json alone; so is everything of Qwen-VL
+and Qwen-Audio (2023).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_config(folder: Path) -> ProcessorConfig:
         image=image,
         video=_read(folder / "video_preprocessor_config.json") or shared.get("video_processor", {}),
         audio=shared.get("feature_extractor") or (plain if is_audio else {}),
-        shared={**_patch_size(towers), **plain, **shared},
+        shared={**_of_model(towers), **plain, **shared},
     )
     if not (config.image or config.video or config.audio):
         raise ConfigError(f"{folder} has no preprocessor_config.json or processor_config.json")
@@ -57,10 +57,12 @@ def _first_qwen(config: Config) -> dict[str, Any]:
     return {}
 
 
-def _patch_size(config: Config) -> Config:
-    """Return the settings of the tower's patches in config.json, empty where it has none."""
-    tower = {**config, **config.get("vision_config", {})}
-    return {"patch_size": tower["patch_size"]} if "patch_size" in tower else {}
+def _of_model(config: Config) -> Config:
+    """Return what config.json says of patches, and of which of their features the model sees."""
+    said = {**config, **config.get("vision_config", {})}
+    return {
+        key: said[key] for key in ("patch_size", "vision_feature_select_strategy") if key in said
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from spaninfer_multimodal.errors import ConfigError
 from spaninfer_multimodal.media import Image
 from spaninfer_multimodal.process.config import (
     ProcessorConfig,
+    expect,
     integer,
     number,
     required,
@@ -143,7 +144,9 @@ def siglip_of(config: ProcessorConfig) -> FixedProcessor:
 
 
 def clip_of(config: ProcessorConfig) -> FixedProcessor:
-    """Return the processor of a CLIP folder; one token more than patches, for the class."""
+    """Return the processor of a CLIP folder: a token for the class, unless the model (LLaVA) drops
+    it, and one for each patch.
+    """
     image = config.image
     size = size_of(image, {"shortest_edge": 224})
     crop = size_of({"size": image.get("crop_size")}, {"height": 224, "width": 224})
@@ -153,10 +156,12 @@ def clip_of(config: ProcessorConfig) -> FixedProcessor:
         raise ConfigError("do_center_crop is false and size has shortest_edge: sizes would differ")
     final = crop_size or fixed or (0, 0)
     patch = required(config.shared, "patch_size", "the tower's config.json")
+    expect(image, "do_pad", False, None)
+    has_class = config.shared.get("vision_feature_select_strategy") != "default"
     return FixedProcessor(
         normalisation_of(image, CLIP_MEAN, CLIP_STD),
         filter_of(image, Pillow.Resampling.BICUBIC),
-        (final[0] // patch) * (final[1] // patch) + 1,
+        (final[0] // patch) * (final[1] // patch) + has_class,
         size=fixed,
         shortest_edge=size.get("shortest_edge"),
         crop=crop_size,

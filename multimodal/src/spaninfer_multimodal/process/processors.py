@@ -40,6 +40,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "SiglipImageProcessor": siglip_of,
         "CLIPImageProcessor": clip_of,
         "CLIPFeatureExtractor": clip_of,
+        "LlavaImageProcessor": clip_of,
         "QwenVLFirst": first_qwen_vl_of,  # a name of ours: transformers has none
     }
 )

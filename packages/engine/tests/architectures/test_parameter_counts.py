@@ -47,6 +47,18 @@ def _pixtral(out: int) -> int:
     return 3 * 14**2 * 1024 + 24 * layer + 2 * 1024 + merger
 
 
+def _pixtral_12b() -> int:
+    """The same but for an MLP of each patch, of 256 pixels."""
+    return _pixtral(5120) - 3 * (14**2 - 16**2) * 1024 - 4 * 1024**2 - 1024 + 2 * 5120
+
+
+def _clip(out: int) -> int:
+    """Patches, positions with a class token, 23 layers of 24, norm in front, an MLP to `out`."""
+    layer = 4 * 1024**2 + 4 * 1024 + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024
+    mlp = 1024 * out + out**2 + 2 * out
+    return 3 * 14**2 * 1024 + 577 * 1024 + 1024 + 23 * layer + 2 * 1024 + mlp
+
+
 def _llama4_tower() -> int:
     """Patches, positions with a class token, 34 layers, norms; an MLP and a projection to 5120."""
     layer = 4 * 1408**2 + 4 * 1408 + 2 * 1408 * 5632 + 5632 + 1408 + 4 * 1408
@@ -58,6 +70,8 @@ TOWERS = {
     "Qwen3.5-27B": _qwen3_tower(5120),
     "Qwen3.5-35B-A3B": _qwen3_tower(2048),
     "Ministral-3-3B": _pixtral(3072),
+    "Pixtral-12B": _pixtral_12b(),
+    "LLaVA-1.5-7B": _clip(4096),  # published are 7,063,427,072: a layer and a norm more
     "Llama-4-Scout-17B-16E": _llama4_tower(),  # with the text model 108,641,793,536, as published
 }
 BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final norm

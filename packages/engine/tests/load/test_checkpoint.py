@@ -43,6 +43,8 @@ def test_a_template_file_wins_over_the_config_and_a_list_becomes_names(folder):
     write_json(folder / "tokenizer_config.json", {"chat_template": templates})
 
     assert open_checkpoint(folder).chat_template == {"default": "a", "tool_use": "b"}
+    write_json(folder / "chat_template.json", {"chat_template": "of the processor"})
+    assert open_checkpoint(folder).chat_template == "of the processor"
     (folder / "chat_template.jinja").write_text("c")
     assert open_checkpoint(folder).chat_template == "c"
 

@@ -45,7 +45,7 @@ def test_bundled_specs_for_one_class_need_different_keys() -> None:
     claimed = [(hf, load(name).needs) for name in library() for hf in load(name).hf]
 
     assert len(claimed) == len(set(claimed))
-    assert {hf for hf, needs in claimed if needs is None} == set(by_class())
+    assert {hf for hf, needs in claimed if not needs} == set(by_class())
 
 
 def test_of_specs_for_one_class_the_config_chooses() -> None:
@@ -54,6 +54,27 @@ def test_of_specs_for_one_class_the_config_chooses() -> None:
     assert find(config) is find({**config, "visual": None}) is load("qwen1")
     assert find({**config, "visual": {"width": 1664}}) is load("qwen_vl")
     assert find({**config, "audio": {"n_state": 1280}}) is load("qwen_audio")
+
+
+@pytest.mark.parametrize(
+    ("vision", "text", "wanted"),
+    [
+        ("clip_vision_model", "llama", "llava"),
+        ("clip_vision_model", "mistral", "llava_mistral"),
+        ("pixtral", "mistral", "pixtral"),
+        ("pixtral", "llama", "llava"),  # which refuses the tower by name
+    ],
+)
+def test_towers_and_text_models_choose_among_the_specs_of_a_class(
+    vision: str, text: str, wanted: str
+) -> None:
+    config = {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "vision_config": {"model_type": vision},
+        "text_config": {"model_type": text},
+    }
+
+    assert find(config).name == wanted
 
 
 def test_a_spec_is_read_once() -> None:

@@ -118,11 +118,12 @@ def blend(
 
 
 def blends_with_class_tokens(
-    squares: Sequence[Square], sizes: Sequence[Size], order: Layout, beside: int
+    squares: Sequence[Square], sizes: Sequence[Size], order: Layout, tower: PatchTower
 ) -> tuple[Blend[NDArray[np.generic]], ...]:
-    """Return the blends of tables whose last row is a class token's position, and at the end that
-    of the class token itself: frames of one size have it first of the rows `beside` their patches.
+    """Return the blends of tables of which one row is a class token's position, and at the end that
+    of the class token itself: frames of one size have it first of the rows beside their patches.
     """
+    beside = tower.num_beside
     num_frames, patches = len(sizes), sizes[0][0] * sizes[0][1]
     places = order.places.reshape(2, num_frames, -1)[:, :, :patches].reshape(2, -1) - 1
     lens = np.full(num_frames, patches, np.int32)
@@ -133,7 +134,9 @@ def blends_with_class_tokens(
             np.pad(each.reshape(num_frames, patches, -1), behind)
             for each in blend(square, sizes, lens, places)
         )
-        rows[:, patches, 0], weights[:, patches, 0] = square.side**2, 1
+        rows[:, :patches] += tower.class_first
+        rows[:, patches, 0] = 0 if tower.class_first else square.side**2
+        weights[:, patches, 0] = 1
         made.append(Blend(*(each.reshape(-1, each.shape[-1]) for each in (rows, weights))))
     token = np.zeros((num_frames, patches + beside, 4), np.float32)
     token[:, patches, 0] = 1

@@ -48,7 +48,7 @@ class ModelSpec:
     source: str
     hf: tuple[str, ...]
     model_type: tuple[str, ...]
-    needs: str | None  # a key of config.json
+    needs: tuple[str, ...]  # keys of config.json, or key=value
     kind: str
     text: tuple[str, ...]
     checked: tuple[str, ...]
@@ -102,7 +102,7 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
         source=file.name,
         hf=hf,
         model_type=model_type,
-        needs=next(iter(_texts(file.name, "needs", top)), None),
+        needs=_texts(file.name, "needs", top),
         kind=kind,
         text=text,
         checked=checked,

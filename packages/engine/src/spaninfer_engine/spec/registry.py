@@ -33,7 +33,7 @@ def load(name: str | Path) -> ModelSpec:
 def find(config: Mapping[str, object]) -> ModelSpec:
     """Return the spec for a config.json, by the first class under `architectures` that is known.
 
-    Of several specs for a class, the one that needs a key which is there goes first.
+    Of several specs for a class, the one that needs most of what is there goes first.
     Where it names no class, as base models saved by hand do, its `model_type` says which spec.
     """
     said = config.get("architectures")
@@ -44,7 +44,7 @@ def find(config: Mapping[str, object]) -> ModelSpec:
             spec for spec in map(_load_known, by_class().get(each, ())) if _fits(spec, config)
         ]
         if fitting:
-            return max(fitting, key=lambda spec: spec.needs is not None)
+            return max(fitting, key=lambda spec: len(spec.needs))
     if classes:
         raise UnknownArchitecture(classes[0], by_class())
     model_type = config.get("model_type")
@@ -79,8 +79,16 @@ def by_class() -> Mapping[str, tuple[str, ...]]:
 
 
 def _fits(spec: ModelSpec, config: Mapping[str, object]) -> bool:
-    """Return True if a config has the key that a spec needs."""
-    return spec.needs is None or config.get(spec.needs) is not None
+    """Return True if a config has what a spec needs."""
+    return all(_has(config, *need.partition("=")[::2]) for need in spec.needs)
+
+
+def _has(config: Mapping[str, object], path: str, wanted: str) -> bool:
+    """Return True if a config has a key, with this value unless any will do."""
+    value: object = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value == wanted if wanted else value is not None
 
 
 @functools.cache

@@ -119,12 +119,17 @@ def text_config(spec: ModelSpec, config: Mapping[str, object]) -> Mapping[str, o
 def _with_towers(decoder: Decoder, reading: Reading) -> Decoder:
     """Return the decoder with its towers, whose tensors are surplus no longer."""
     names = {weight.name for weight in weights(reading.towers)}
-    surplus = tuple(
+    surplus = (
         pattern
         for pattern in decoder.surplus
         if not any(fnmatchcase(name, pattern) for name in names)
     )
-    return replace(decoder, towers=reading.towers, media=reading.media, surplus=surplus)
+    return replace(
+        decoder,
+        towers=reading.towers,
+        media=reading.media,
+        surplus=(*surplus, *reading.surplus),
+    )
 
 
 def _decoder(maker: Maker) -> Decoder:

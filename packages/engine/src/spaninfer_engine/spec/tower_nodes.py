@@ -128,7 +128,7 @@ class PatchTower:
     decoder's layer j. Towers with `tile` read pictures of one size, that many patches squared.
     `extra` rows [n, width] come behind those of patches, for inputs that say where they belong.
     A class token [hidden] attends beside the patches of each tile; its position is the last of the
-    table, and no token of the text model is made of it.
+    table, or the first, and no token of the text model is made of it.
     """
 
     kinds: tuple[MediaKind, ...]
@@ -150,6 +150,7 @@ class PatchTower:
     tile: int | None = None
     extra: Weight | None = None
     class_token: Weight | None = None
+    class_first: bool = False  # in the table
 
     @property
     def num_beside(self) -> int:

@@ -138,7 +138,7 @@ class PatchReader(Generic[A]):
                 blend(square, sizes, order.frame_lens, order.places) for square in tower.squares
             )
         else:
-            made = blends_with_class_tokens(tower.squares, sizes, order, tower.num_beside)
+            made = blends_with_class_tokens(tower.squares, sizes, order, tower)
         return tuple(Blend(*map(self._ops.from_host, each)) for each in made)
 
 

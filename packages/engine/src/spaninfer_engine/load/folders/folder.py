@@ -80,7 +80,10 @@ def read_template(folder: Path) -> tuple[str | dict[str, str] | None, dict[str, 
     settings: dict[str, Any] = {}
     for path in files:  # the second wins: the first is of older folders
         settings |= read_json(path) if path.is_file() else {}
-    template = _template(folder, settings.get("chat_template"))
+    template = _template(folder / "tokenizer_config.json", settings.get("chat_template"))
+    file = folder / "chat_template.json"
+    if file.is_file():  # of a vision model's processor
+        template = _template(file, read_json(file).get("chat_template"))
     file = folder / "chat_template.jinja"
     if file.is_file():  # the newer place, which wins
         template = _read_text(file)
@@ -97,8 +100,8 @@ def _read_text(path: Path) -> str:
         ) from broken
 
 
-def _template(folder: Path, said: Any) -> str | dict[str, str] | None:
-    """The chat template of the settings: a text, or a list of several with their names."""
+def _template(file: Path, said: Any) -> str | dict[str, str] | None:
+    """The chat template that a file has: a text, or a list of several with their names."""
     if said is None or isinstance(said, str):
         return said
     items = said if isinstance(said, list) else [None]
@@ -106,8 +109,8 @@ def _template(folder: Path, said: Any) -> str | dict[str, str] | None:
     pairs: list[tuple[Any, Any]] = [(each.get("name"), each.get("template")) for each in known]
     if len(pairs) < len(items) or not all(isinstance(text, str) for pair in pairs for text in pair):
         raise CheckpointError(
-            f"{folder}: chat_template of tokenizer_config.json is neither a text nor a list of "
-            "items with a name and a template; put the template into chat_template.jinja"
+            f"{file}: chat_template is neither a text nor a list of items with a name and a "
+            "template; put the template into chat_template.jinja"
         )
     return dict(pairs)
 

@@ -25,6 +25,7 @@ class Reading:
     media: MediaTokens | None = None
     scopes: tuple[Scope, ...] = ()
     own: tuple[tuple[str, Scope], ...] = ()  # those of towers' own configs, by its key
+    surplus: tuple[str, ...] = ()  # patterns of tensors that the towers do not use
     missing: str = ""
 
     def unread(self) -> tuple[str, ...]:
@@ -51,7 +52,8 @@ def read_towers(
         return Reading(missing="the checkpoint holds no weights of its tower")
     media, media_scope = _media(spec, config)
     key = scope.text(section, "config")
-    return Reading((reader.tower(),), media, (scope, media_scope), ((key, scope),))
+    scopes = (scope, media_scope)
+    return Reading((reader.tower(),), media, scopes, ((key, scope),), reader.surplus)
 
 
 def _scope(spec: ModelSpec, config: Mapping[str, object], section: str) -> Scope | str:

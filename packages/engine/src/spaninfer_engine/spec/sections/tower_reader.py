@@ -39,6 +39,11 @@ class TowerReader:
         first = self.maker.name(self.probe, self.maker.prefix)
         return self.maker.names is None or self.maker.has(f"{first}.weight")
 
+    @property
+    def surplus(self) -> tuple[str, ...]:
+        """The patterns of tensors beside the tower's that it does not use."""
+        return ()
+
     def _size(self, key: str) -> int:
         return self.scope.integer(self.section, key)
 

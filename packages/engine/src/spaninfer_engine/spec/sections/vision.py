@@ -40,6 +40,7 @@ class VisionReader(TowerReader):
 
     def __init__(self, scope: Scope, names: Collection[str] | None, width: int) -> None:
         super().__init__(scope, names, width)
+        self._layers = self._layers_used()
         self._patch = self._size("patch")
         self._tile = self._tile_side()
         self._merge = self._merged_side()
@@ -76,7 +77,24 @@ class VisionReader(TowerReader):
             tile=self._tile,
             extra=self._extra(),
             class_token=self._class_token(),
+            class_first=self.scope.flag("vision", "class_first"),
         )
+
+    @property
+    def surplus(self) -> tuple[str, ...]:
+        """The patterns of stored layers that the tower does not use."""
+        layer = self.maker.prefix + self.maker.name("layer")
+        further = range(self._layers, self._size("layers"))
+        return tuple(f"{layer.format(i=i)}*" for i in further)
+
+    def _layers_used(self) -> int:
+        """Return how many layers there are up to the one whose output is the tower's."""
+        last, layers = self._size("output_layer"), self._size("layers")
+        used = last if last > 0 else layers + 1 + last
+        if not 0 < used <= layers:
+            problem = f"{last} is no layer of {layers}"
+            raise self.scope.error("vision", "output_layer", problem)
+        return used
 
     def _tile_side(self) -> int | None:
         """Return the patches of a tile's side; what is left of its pixels is not seen."""
@@ -208,15 +226,29 @@ class VisionReader(TowerReader):
             return self._joining_merger(within, down)
         if kind == "shuffle":
             return self._projected_merger(down)
-        if self._merge != 1:
-            problem = f"each patch is a row, and {self._merge} squared make one"
-            raise self.scope.error("vision", "merger", problem)
-        out, up = self._out_width, within + maker.name("merger_up")
+        if kind == "linear":
+            return self._linear_merger(within, down)
+        return self._narrow_merger(within, down)
+
+    def _linear_merger(self, within: str, down: str) -> Merger:
+        """Return a projection of a row's patches side by side."""
+        out, count = self._out_width, self._merge**2
+        bias = self.scope.flag("vision", "merger_bias")
+        projection = self.maker.linear(within + down, out, count * self.hidden, bias=bias, split=1)
+        return Merger(norm=None, up=None, down=projection, count=count)
+
+    def _narrow_merger(self, within: str, down: str) -> Merger:
+        """Return a merger whose MLP is as wide as its rows."""
+        maker, out, count = self.maker, self._out_width, self._merge**2
+        wide, bias = count * self.hidden, self.scope.flag("vision", "merger_bias")
+        eps = self.scope.optional_number("vision", "merger_eps")
+        norm = maker.name("merger_norm", within)
         return Merger(
-            norm=None,
-            up=maker.linear(up, out, self.hidden, bias=True, split=0),
-            down=maker.linear(within + down, out, out, bias=True, split=1),
-            count=1,
+            norm=maker.norm(norm, wide, "layer", eps, bias=True),
+            up=maker.linear(self.name("merger_up", within), out, wide, bias=bias, split=0),
+            down=maker.linear(within + down, out, out, bias=bias, split=1),
+            count=count,
+            norm_after=True,
         )
 
     def _joining_merger(self, within: str, down: str) -> Merger:

@@ -40,8 +40,9 @@ TOP = {
     "hf": "the values of config.json's `architectures` that this spec is for",
     "model_type": "the values of config.json's `model_type` that this spec is for, where it names "
     "no class; the file's name unless said",
-    "needs": "a key that config.json must have, where several specs are for one class; the spec "
-    "whose key is there goes before one without",
+    "needs": "what config.json must have, where several specs are for one class: `key`, or "
+    "`key=value`, of a table inside it too (`text_config.model_type=qwen3`); of the specs that it "
+    "fits, the one that needs most goes first",
     "kind": f"{' | '.join(KINDS)}; `decoder` unless said",
     "inherits": "the spec whose keys hold where this one says nothing",
     "tower": "the spec whose [media], [vision] and [audio] hold, rather than those of `inherits`, "

@@ -84,6 +84,12 @@ def vision(activation: Type) -> Section:
             "out": Word(
                 optional(SIZE), "null", "channels of its rows; null: those of the text model"
             ),
+            "output_layer": Word(
+                size(-MAX_TOWER_LAYERS, MAX_TOWER_LAYERS),
+                -1,
+                "the layer behind which it ends, counted from 1, or from -1 backwards; those "
+                "behind it are not used",
+            ),
             "videos": Word(FLAG, True, "it sees videos, too"),
             "tile": Word(
                 optional(size(most=MAX_TILE)), "null", "pixels of the side of every picture"
@@ -98,12 +104,13 @@ def vision(activation: Type) -> Section:
             "temporal": Word(size(most=64), 1, "frames of a patch"),
             "merge": Word(size(most=64), 1, "patches of a row's side"),
             "merger": Word(
-                choice("mlp", "mean", "each", "join", "shuffle", "resampler"),
+                choice("mlp", "mean", "narrow", "linear", "join", "shuffle", "resampler"),
                 "mlp",
                 "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
-                "MLP of each patch; a norm of each patch, a projection of a row's to one, and an "
-                "MLP; an MLP of a row's patches side by side, its activation, and a projection; "
-                "learned queries that read all patches of a picture",
+                "MLP of them side by side that is as wide as its rows, behind a norm if one is "
+                "named; a projection of them side by side; a norm of each patch, a projection of a "
+                "row's to one, and an MLP; an MLP of a row's patches side by side, its activation, "
+                "and a projection; learned queries that read all patches of a picture",
             ),
             "merger_eps": Word(
                 optional(EPSILON), "null", "added to the variance of the merger's norm; null: `eps`"
@@ -127,6 +134,9 @@ def vision(activation: Type) -> Section:
             ),
             "theta_style": Word(
                 choice("half", "interleaved"), "half", "which channels make a pair"
+            ),
+            "class_first": Word(
+                FLAG, False, "the class token's position is the table's first, not its last"
             ),
             "pos_table": Word(optional(SIZE), "null", "rows of a learned square table"),
             "pos_stretch": Word(

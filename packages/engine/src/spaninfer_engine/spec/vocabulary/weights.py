@@ -141,7 +141,7 @@ VISION_WEIGHTS = Section(
         "merger_qkv": name("", "resampler: projections, one below the other; the whole name"),
         "merger_qkv_bias": name("", "resampler: their bias; the whole name"),
         "merger_o": name("", "resampler: output projection"),
-        "merger_norm": name("merger.norm", "merger: norm"),
+        "merger_norm": name("", "merger: norm"),
         "merger_join": name("", "merger: projection of a row's patches to one"),
         "merger_up": name("merger.linear_fc1", "merger: first layer"),
         "merger_down": name("merger.linear_fc2", "merger: second layer"),
