@@ -25,6 +25,7 @@ from spaninfer_multimodal.positions import (
 from spaninfer_multimodal.process import (
     AnyResProcessor,
     FixedProcessor,
+    Idefics3Processor,
     Llama4Processor,
     Mel,
     Patches,
@@ -60,6 +61,7 @@ __all__ = [
     "FixedProcessor",
     "Forbidden",
     "FrameSampling",
+    "Idefics3Processor",
     "Image",
     "ImageJob",
     "ImageLimits",

@@ -14,6 +14,8 @@ pytest.importorskip("transformers", reason="is the oracle")
 
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
@@ -149,6 +151,33 @@ def test_siglip(tmp_path, size, edge):
     theirs = SiglipImageProcessorPil(**options)(pillow(image), return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
     assert tiles.num_tokens == (edge // 16) ** 2
+
+
+@pytest.mark.parametrize("size", [*SIZES, (300, 90), (777, 1200)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}, "resample": 1},
+        {"size": {"longest_edge": 6000}, "max_image_size": {"longest_edge": 1000}},
+        {"do_image_splitting": False},
+    ],
+    ids=["Idefics3", "SmolVLM-256M", "beyond the limit", "whole"],
+)
+def test_idefics3(tmp_path, size, options):
+    config = {"image_processor_type": "SmolVLMImageProcessor", **options}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config, shared={"image_seq_len": 64}).image(image)
+
+    images = Idefics3ImageProcessorPil(return_row_col_info=True, **options)
+    theirs = images(pillow(image), return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
+    assert tiles.num_tokens == 64 * len(tiles.pixels)
+    processor = object.__new__(Idefics3Processor)
+    processor.image_seq_len, processor.global_image_tag = 64, "<global-img>"
+    processor.image_token, processor.fake_image_token = "<image>", "<fake_token_around_image>"
+    assert ("<image>" * 64).join(tiles.around) == processor.replace_image_token(theirs, 0)
 
 
 @pytest.mark.parametrize(("strategy", "wanted"), [("default", 576), ("full", 577)])

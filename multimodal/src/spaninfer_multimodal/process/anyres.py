@@ -23,6 +23,7 @@ from spaninfer_multimodal.process.pixels import (
     CLIP_STD,
     Normalisation,
     Size,
+    cut,
     filter_of,
     normalisation_of,
     resize,
@@ -68,7 +69,7 @@ class AnyResProcessor:
         best = best_resolution(size, self.pinpoints)
         whole = resize(image.pixels, (self.tile, self.tile), self.resample)
         padded = _padded(resize(image.pixels, fitted_size(size, best), self.resample), best)
-        pixels = self.normalisation.apply(np.stack([whole, *_cut(padded, self.tile)]))
+        pixels = self.normalisation.apply(np.stack([whole, *cut(padded, self.tile)]))
         mixture = self._mixture(size, best)
         digest = digest_with(self, image.digest)
         return Tiles(pixels, size, len(mixture.rows), digest, mixture)
@@ -174,16 +175,6 @@ def _unpadded(grid: NDArray[np.int32], size: Size) -> NDArray[np.int32]:
         return grid[gap : rows - gap]
     gap = (columns - int(round(width * (rows / height), 7))) // 2
     return grid[:, gap : columns - gap]
-
-
-def _cut(pixels: NDArray[np.uint8], tile: int) -> list[NDArray[np.uint8]]:
-    """Return the tiles of pixels[height width 3]."""
-    height, width, _ = pixels.shape
-    return [
-        pixels[top : top + tile, left : left + tile]
-        for top in range(0, height, tile)
-        for left in range(0, width, tile)
-    ]
 
 
 def llava_onevision_of(config: ProcessorConfig) -> AnyResProcessor:

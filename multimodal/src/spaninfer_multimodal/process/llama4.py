@@ -28,6 +28,7 @@ from spaninfer_multimodal.process.pixels import (
     HALF,
     Normalisation,
     Size,
+    cut,
     filter_of,
     normalisation_of,
     resize,
@@ -62,8 +63,7 @@ class Llama4Processor:
         canvas = np.zeros((*best, 3), np.uint8)
         canvas[: fitted[0], : fitted[1]] = resize(image.pixels, fitted, self.resample)
         rows, columns = best[0] // self.tile, best[1] // self.tile
-        cut = canvas.reshape(rows, self.tile, columns, self.tile, 3).swapaxes(1, 2)
-        tiles = [*cut.reshape(-1, self.tile, self.tile, 3)]
+        tiles = cut(canvas, self.tile)
         if len(tiles) > 1:
             tiles.append(resize(image.pixels, (self.tile, self.tile), self.resample))
         return Tiles(

@@ -117,3 +117,13 @@ def center_crop(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
         start = (pixels.shape[axis] - wanted) // 2
         pixels = pixels.take(range(start, start + wanted), axis)
     return pixels
+
+
+def cut(pixels: NDArray[np.uint8], tile: int) -> list[NDArray[np.uint8]]:
+    """Return the tiles of pixels[height width 3], from left to right and top to bottom."""
+    height, width, _ = pixels.shape
+    return [
+        pixels[top : top + tile, left : left + tile]
+        for top in range(0, height, tile)
+        for left in range(0, width, tile)
+    ]

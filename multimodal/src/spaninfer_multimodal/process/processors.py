@@ -18,6 +18,7 @@ from spaninfer_multimodal.process.fixed import (
     gemma3_of,
     siglip_of,
 )
+from spaninfer_multimodal.process.idefics3 import Idefics3Processor, idefics3_of
 from spaninfer_multimodal.process.llama4 import Llama4Processor, llama4_of
 from spaninfer_multimodal.process.pixtral import PixtralProcessor, pixtral_of
 from spaninfer_multimodal.process.qwen_audio import QwenAudioProcessor, first_qwen_audio_of
@@ -26,7 +27,12 @@ from spaninfer_multimodal.process.whisper import WhisperProcessor, whisper_of
 
 AudioProcessor: TypeAlias = WhisperProcessor | QwenAudioProcessor
 VisionProcessor: TypeAlias = (
-    QwenVLProcessor | FixedProcessor | AnyResProcessor | PixtralProcessor | Llama4Processor
+    QwenVLProcessor
+    | FixedProcessor
+    | AnyResProcessor
+    | PixtralProcessor
+    | Llama4Processor
+    | Idefics3Processor
 )
 
 FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = MappingProxyType(
@@ -36,6 +42,8 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "Gemma3ImageProcessor": gemma3_of,
         "LlavaOnevisionImageProcessor": llava_onevision_of,
         "Llama4ImageProcessor": llama4_of,
+        "Idefics3ImageProcessor": idefics3_of,
+        "SmolVLMImageProcessor": idefics3_of,
         "PixtralImageProcessor": pixtral_of,
         "SiglipImageProcessor": siglip_of,
         "CLIPImageProcessor": clip_of,

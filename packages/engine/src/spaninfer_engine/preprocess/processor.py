@@ -11,12 +11,10 @@ from spaninfer_multimodal import (
     FixedProcessor,
     FrameSampling,
     Image,
-    Llama4Processor,
     MediaError,
     Mel,
     Patches,
     PatchSettings,
-    PixtralProcessor,
     Processors,
     QwenVLProcessor,
     Tiles,
@@ -154,16 +152,12 @@ class MediaProcessor:
         match media, self._processors.vision, self._processors.audio:
             case Image() as image, QwenVLProcessor() as qwen, _:
                 return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
-            case (
-                Image() as image,
-                FixedProcessor() | PixtralProcessor() | Llama4Processor() as vision,
-                _,
-            ):
-                _refuse_sizes(part)
-                return vision.image(image)
             case Image() as image, AnyResProcessor() as tiles, _:
                 _refuse_sizes(part)
                 return tiles.image(image) if part.is_alone else tiles.image_of_several(image)
+            case Image() as image, vision, _ if vision is not None:
+                _refuse_sizes(part)
+                return vision.image(image)
             case Video() as video, AnyResProcessor() as tiles, _:
                 _refuse_sizes(part)
                 return tiles.video(video)
