@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -85,16 +86,32 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Draw up no case of a test that is left out by a mark of its own, or of its module.
+
+    All workers collect all tests: the cases of kernels on GPUs are a third of them.
+    """
+    if not isfunction(obj):
+        return None
+    marks = (*getattr(obj, "pytestmark", ()), *collector.iter_markers())
+    return [] if left_out(collector.config).intersection(mark.name for mark in marks) else None
+
+
+def left_out(config: pytest.Config) -> set[str]:
+    """Return marks whose tests do not run: a `sweep` runs only where `-m` names it."""
+    chosen = config.getoption("markexpr")
+    out = {"gpu"} if chosen == "not gpu" else set()
+    return out if "sweep" in chosen else out | {"sweep"}
+
+
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is.
-
-    A `sweep` runs only where `-m` names it.
-    """
-    if "sweep" not in config.getoption("markexpr"):
-        left_out = dict.fromkeys(item for item in items if item.get_closest_marker("sweep"))
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
+    """Keep few cases where asked for; let `gpu` tests step aside where no CUDA device is."""
+    if "sweep" in left_out(config):
+        swept = dict.fromkeys(item for item in items if item.get_closest_marker("sweep"))
+        config.hook.pytest_deselected(items=[*swept])
+        items[:] = [item for item in items if item not in swept]
     if (most := config.getoption("--cases")) is not None:
         items[:] = few(items, most)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
