@@ -37,6 +37,7 @@ class Block:
     index: int  # among the blocks of the answer
     call_id: str = ""
     name: str = ""  # of the function
+    is_custom: bool = False  # a call of a custom tool, whose text is its input
     pieces: list[str] = field(default_factory=list)
     is_broken: bool = False
 
@@ -103,8 +104,8 @@ class BlockAnswer:
                 yield from self._grow("text", text)
             case Reasoning(text):
                 yield from self._grow("reasoning", text)
-            case CallStart(_, call_id, name):
-                yield from self._start(Block("call", len(self.blocks), call_id, name))
+            case CallStart(_, call_id, name, is_custom):
+                yield from self._start(Block("call", len(self.blocks), call_id, name, is_custom))
             case Arguments(_, text):
                 yield from self._grow("call", text)
             case CallEnd():

@@ -19,7 +19,15 @@ from spaninfer_serving.dialects.events import (
 )
 from spaninfer_serving.dialects.parser import AnswerFormat, AnswerParser
 from spaninfer_serving.wire.chat import AssistantMessage, Delta
-from spaninfer_serving.wire.tools import FunctionCall, FunctionDelta, ToolCall, ToolCallDelta
+from spaninfer_serving.wire.tools import (
+    CustomDelta,
+    CustomInput,
+    CustomToolCall,
+    FunctionCall,
+    FunctionDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 
 
 class ChatAnswer:
@@ -49,7 +57,7 @@ def message_of(events: Iterable[Event]) -> AssistantMessage:
     """Return a whole answer."""
     answer = assembled(events)
     calls = [
-        ToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+        call_of(call.id, call.name, call.arguments, is_custom=call.is_custom)
         for call in answer.calls
     ]
     return AssistantMessage(
@@ -57,6 +65,13 @@ def message_of(events: Iterable[Event]) -> AssistantMessage:
         reasoning_content=answer.reasoning or None,
         tool_calls=calls or None,
     )
+
+
+def call_of(call_id: str, name: str, text: str, *, is_custom: bool) -> ToolCall | CustomToolCall:
+    """Return a call of a function with these arguments, or of a custom tool with this input."""
+    if is_custom:
+        return CustomToolCall(id=call_id, custom=CustomInput(name=name, input=text))
+    return ToolCall(id=call_id, function=FunctionCall(name=name, arguments=text))
 
 
 def delta_of(events: Iterable[Event]) -> Delta:
@@ -70,16 +85,17 @@ def delta_of(events: Iterable[Event]) -> Delta:
                 content.append(text)
             case Reasoning(text):
                 reasoning.append(text)
-            case CallStart(index, call_id, name):
-                function = FunctionDelta(name=name, arguments="")
-                calls[index] = ToolCallDelta(
-                    index=index, id=call_id, type="function", function=function
-                )
-            case Arguments(index, text):
-                known = calls.setdefault(
-                    index, ToolCallDelta(index=index, function=FunctionDelta(arguments=""))
-                )
-                known.function.arguments += text
+            case CallStart(index, call_id, name, is_custom):
+                calls[index] = _call_delta(index, is_custom)
+                calls[index].id = call_id
+                calls[index].type = "custom" if is_custom else "function"
+                _part_of(calls[index]).name = name
+            case Arguments(index, text, is_custom):
+                part = _part_of(calls.setdefault(index, _call_delta(index, is_custom)))
+                if isinstance(part, CustomDelta):
+                    part.input += text
+                else:
+                    part.arguments += text
     delta = Delta()
     if content:
         delta.content = "".join(content)
@@ -88,3 +104,16 @@ def delta_of(events: Iterable[Event]) -> Delta:
     if calls:
         delta.tool_calls = list(calls.values())
     return delta
+
+
+def _call_delta(index: int, is_custom: bool) -> ToolCallDelta:
+    """Return what adds nothing to a call yet."""
+    if is_custom:
+        return ToolCallDelta(index=index, custom=CustomDelta(input=""))
+    return ToolCallDelta(index=index, function=FunctionDelta(arguments=""))
+
+
+def _part_of(call: ToolCallDelta) -> FunctionDelta | CustomDelta:
+    part = call.function or call.custom
+    assert part is not None, "it is a function's or a custom tool's"
+    return part

@@ -12,12 +12,32 @@ from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.writing import WRITINGS
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.errors import Problem
-from spaninfer_serving.wire.tools import AllowedTools, NamedTool
+from spaninfer_serving.wire.tools import (
+    AllowedNames,
+    AllowedTools,
+    CustomTool,
+    NamedCustom,
+    NamedFunction,
+)
 
 
 def constrains_calls(body: ChatRequest) -> bool:
-    """Return whether a request does not leave it to the model what it calls."""
-    return bool(body.tools) and body.tool_choice not in ("none", "auto")
+    """Return whether a request does not leave it to the model what it calls, and how."""
+    if body.tool_choice == "auto":
+        return any(isinstance(tool, CustomTool) for tool in body.tools)
+    return bool(body.tools) and body.tool_choice != "none"
+
+
+def constraining_param(body: ChatRequest) -> str:
+    """Return the parameter that constrains calls: a grammar of inputs, if there is only one."""
+    places = [
+        f"tools[{at}].custom.format.grammar.definition"
+        for at, tool in enumerate(body.tools)
+        if isinstance(tool, CustomTool) and tool.grammar is not None
+    ]
+    if len(places) == 1:
+        return places[0]
+    return "tools" if places or body.tool_choice == "auto" else "tool_choice"
 
 
 def with_calls(
@@ -28,8 +48,9 @@ def with_calls(
         return sampling
     if sampling.structured is not None:
         raise _refused(
-            "tool_choice constrains calls, and another parameter requires a form of the "
-            "answer; send one of them"
+            "tool_choice or a custom tool constrains calls, and another parameter requires a form "
+            "of the answer; send one of them",
+            "tools" if body.tool_choice == "auto" else "tool_choice",
         )
     grammar = grammar_of_calls(body, traits, form)
     return replace(sampling, structured=StructuredOutput(grammar=grammar))
@@ -45,15 +66,16 @@ def grammar_of_calls(body: ChatRequest, traits: ChatTraits, form: AnswerFormat) 
     if writing is None:
         raise _refused(
             f"tool_choice constrains calls, but calls of {traits.dialect_name} cannot be "
-            "constrained; use 'auto' or 'none'"
+            "constrained; use 'auto' or 'none'",
+            "tool_choice",
         )
     match body.tool_choice:
-        case NamedTool():
+        case NamedFunction() | NamedCustom():
             return calls_grammar(writing, replace(form, is_single=True), traits.controls)
-        case AllowedTools(allowed_tools=allowed) if allowed.mode == "auto":
+        case AllowedTools(allowed_tools=AllowedNames(mode="auto")) | "auto":
             return calls_grammar(writing, form, traits.controls, is_required=False)
     return calls_grammar(writing, form, traits.controls)
 
 
-def _refused(message: str) -> Problem:
-    return Problem(400, message, param="tool_choice", code="unsupported_parameter")
+def _refused(message: str, param: str) -> Problem:
+    return Problem(400, message, param=param, code="unsupported_parameter")

@@ -9,13 +9,30 @@ from typing import Any, TypeAlias
 
 from spaninfer_engine.serving import RenderedPrompt as Prompt
 
+from spaninfer_serving.chat.custom_tools import (
+    check_custom,
+    description_of,
+    grammar_of,
+    parameters_of,
+)
 from spaninfer_serving.chat.traits import EFFORT, CallStyle, ChatTraits, content_of
+from spaninfer_serving.dialects.custom_inputs import INPUT
 from spaninfer_serving.dialects.detect import is_opened
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields, Message
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import TextPart, source_of
-from spaninfer_serving.wire.tools import AllowedTools, NamedTool, Tool, ToolCall, ToolChoice
+from spaninfer_serving.wire.tools import (
+    AllowedTools,
+    CustomTool,
+    CustomToolCall,
+    NamedCustom,
+    NamedFunction,
+    NamedTool,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 Media: TypeAlias = Mapping[tuple[int, int], Mapping[str, Any]]
 """Parts as the engine takes them, by the numbers of message and part."""
@@ -47,10 +64,12 @@ def chat_prompt(
 
 def answer_format(body: ChatRequest, traits: ChatTraits, prompt: Prompt) -> AnswerFormat | None:
     """Return how the answers to a prompt are read; None where they are nothing but content."""
+    tools = _allowed(body, traits)
     return AnswerFormat.of(
         traits.dialect,
         traits.thinking,
-        {tool.function.name: tool.function.parameters or {} for tool in _allowed(body, traits)},
+        {tool.name: parameters_of(tool) or {} for tool in tools},
+        custom={tool.name: grammar_of(tool) for tool in tools if isinstance(tool, CustomTool)},
         is_thinking=is_opened(traits.thinking, _written_last(prompt)),
         is_single=not body.parallel_tool_calls,
     )
@@ -61,11 +80,13 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
 
     Problem where they cannot be: a request with tools is never answered as if it had none.
     """
-    names = {tool.function.name for tool in body.tools}
+    names = {tool.name: tool.type for tool in body.tools}
     for place, named in chosen(body.tool_choice).items():
-        if named.function.name not in names:
+        if names.get(named.name) != named.type:
+            kinds = [f"{kind} {name!r}" for name, kind in sorted(names.items())]
             raise _refused(
-                f"{place} names {named.function.name!r}, and tools have {sorted(names)}", place
+                f"{place} names {named.type} {named.name!r}, and tools have {', '.join(kinds)}",
+                place,
             )
     match body.tool_choice:
         case "none":
@@ -86,13 +107,14 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
             "tools",
             "unsupported_parameter",
         )
+    check_custom(body.tools, traits)
     return body.tools
 
 
 def chosen(choice: ToolChoice) -> dict[str, NamedTool]:
     """Return the tools that a choice names, by the parameters that do; none: it names no tools."""
     match choice:
-        case NamedTool():
+        case NamedFunction() | NamedCustom():
             return {"tool_choice": choice}
         case AllowedTools(allowed_tools=allowed):
             place = "tool_choice.allowed_tools.tools"
@@ -103,8 +125,8 @@ def chosen(choice: ToolChoice) -> dict[str, NamedTool]:
 def _allowed(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
     """Return the tools that may be called, of those that the model sees."""
     tools = offered(body, traits)
-    names = {named.function.name for named in chosen(body.tool_choice).values()}
-    return [tool for tool in tools if tool.function.name in names] if names else tools
+    names = {named.name for named in chosen(body.tool_choice).values()}
+    return [tool for tool in tools if tool.name in names] if names else tools
 
 
 def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:
@@ -130,7 +152,7 @@ def _messages(
     """Yield messages as templates take them; results of tools get the names of their functions."""
     names: dict[str, str] = {}
     for number, message in enumerate(messages):
-        names |= {call.id: call.function.name for call in message.tool_calls}
+        names |= {call.id: call.name for call in message.tool_calls}
         given: dict[str, Any] = {"role": message.role}
         if message.tool_calls:
             given |= content_of(message.text(), style)
@@ -167,12 +189,18 @@ def _unread(kind: str) -> dict[str, Any]:
     return {"type": kind, kind: ""}
 
 
-def _call(call: ToolCall, style: CallStyle, place: str) -> dict[str, Any]:
-    arguments: Any = call.function.arguments or "{}"
-    if style.are_objects:
-        arguments = _parsed(arguments, f"{place}.function.arguments")
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": call.type, "function": function}
+def _call(call: ToolCall | CustomToolCall, style: CallStyle, place: str) -> dict[str, Any]:
+    arguments: Any
+    if isinstance(call, CustomToolCall):
+        arguments = {INPUT: call.custom.input}
+        if not style.are_objects:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+    else:
+        arguments = call.function.arguments or "{}"
+        if style.are_objects:
+            arguments = _parsed(arguments, f"{place}.function.arguments")
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _parsed(arguments: str, place: str) -> Mapping[str, Any]:
@@ -186,14 +214,13 @@ def _parsed(arguments: str, place: str) -> Mapping[str, Any]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """Return a tool with everything that templates look for."""
-    function = tool.function
+    """Return a tool with everything that templates look for: a function."""
     given = {
-        "name": function.name,
-        "description": function.description or "",
-        "parameters": function.parameters or {"type": "object", "properties": {}},
+        "name": tool.name,
+        "description": description_of(tool),
+        "parameters": parameters_of(tool) or {"type": "object", "properties": {}},
     }
-    return {"type": tool.type, "function": given}
+    return {"type": "function", "function": given}
 
 
 def _written_last(prompt: Prompt) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 
@@ -25,20 +25,23 @@ class Reasoning:
 class CallStart:
     """A tool call begins: its number in the answer, its id, and the function as the model named it.
 
-    It begins when its arguments do, so a call that is malformed before never was one.
+    It begins when its arguments do, so a call that is malformed before never was one. `is_custom`:
+    what follows is the text of a custom tool's input.
     """
 
     index: int
     id: str
     name: str
+    is_custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A piece of a call's arguments; all pieces together are a JSON object."""
+    """A piece of a call's arguments; all pieces together are a JSON object, or a custom input."""
 
     index: int
     text: str
+    is_custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ def _joined(run: list[Event]) -> Event:
         case Reasoning():
             return Reasoning(text)
         case event:
-            return Arguments(event.index, text)
+            assert isinstance(event, Arguments), "others are no texts"
+            return replace(event, text=text)
 
 
 @dataclass(slots=True)
@@ -100,6 +104,7 @@ class ParsedCall:
     name: str
     arguments: str = ""
     is_complete: bool = False
+    is_custom: bool = False
 
 
 @dataclass(slots=True)
@@ -121,8 +126,8 @@ def assembled(events: Iterable[Event]) -> ParsedAnswer:
                 texts.setdefault("content", []).append(text)
             case Reasoning(text):
                 texts.setdefault("reasoning", []).append(text)
-            case CallStart(index, call_id, name):
-                calls[index] = ParsedCall(call_id, name)
+            case CallStart(index, call_id, name, is_custom):
+                calls[index] = ParsedCall(call_id, name, is_custom=is_custom)
             case Arguments(index, text):
                 texts.setdefault(index, []).append(text)
             case CallEnd(index):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from spaninfer_serving.dialects.answer import Schema, Tools
+from spaninfer_serving.dialects.custom_inputs import CustomInputs, TextGrammar
 from spaninfer_serving.dialects.marked import Marked
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.tagged_calls import kinds_of, properties_of
@@ -35,7 +36,7 @@ def calls_grammar(
     calls any. `control_ids` are control tokens by their text: a grammar names them by id. An answer
     may think first, and has to end its reasoning where the prompt has opened it.
     """
-    made = _Grammar(control_ids)
+    made = _Grammar(control_ids, form.custom)
     thought = made.thought(form)
     rest = made.calls(writing, form) if is_required else made.answer(writing, form)
     return "\n".join([f"start: {thought} {rest}".rstrip(), *made.rules]) + "\n"
@@ -44,8 +45,8 @@ def calls_grammar(
 class _Grammar:
     """Rules as they are made; each has a name of its own."""
 
-    def __init__(self, control_ids: Mapping[str, int]) -> None:
-        self._ids = control_ids
+    def __init__(self, control_ids: Mapping[str, int], custom: CustomInputs) -> None:
+        self._ids, self._custom = control_ids, custom
         texts = sorted(control_ids, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
         self.rules: list[str] = []
@@ -113,7 +114,7 @@ class _Grammar:
                 case "JSON":
                     parts.append(self._json(_of_parameters(schema)))
                 case "ARGUMENTS":
-                    parts.append(self._arguments(writing, schema))
+                    parts.append(self._arguments(writing, schema, self._custom.get(name)))
         return self._rule(" ".join(filter(None, parts)))
 
     def thought(self, form: AnswerFormat) -> str:
@@ -128,20 +129,31 @@ class _Grammar:
         opens = " | ".join(self.text(mark) for mark in thinking.opens)
         return f"(({opens}) {end} /\\s{{0,4}}/)?"
 
-    def _arguments(self, writing: Writing, schema: Schema) -> str:
-        """Return an expression for arguments: those that are required first."""
+    def _arguments(self, writing: Writing, schema: Schema, grammar: TextGrammar | None) -> str:
+        """Return an expression for arguments: those that are required first.
+
+        `grammar` is that of the only argument, the input of a custom tool.
+        """
         properties = properties_of(schema)
         required_too = schema.get("required")
         named = required_too if isinstance(required_too, list) else ()
         shared = {key: schema[key] for key in SHARED if key in schema}
         made = {
-            key: self._argument(writing, key, value, shared) for key, value in properties.items()
+            key: self._argument(writing, key, value, shared, grammar)
+            for key, value in properties.items()
         }
         required = [made[key] for key in made if key in named]
         optional = [made[key] for key in made if key not in named]
         return _in_a_row(required, optional, self.text(writing.comma))
 
-    def _argument(self, writing: Writing, key: str, schema: Any, shared: Schema) -> str:
+    def _argument(
+        self,
+        writing: Writing,
+        key: str,
+        schema: Any,
+        shared: Schema,
+        grammar: TextGrammar | None,
+    ) -> str:
         is_text = bool(writing.text_argument) and kinds_of(schema, shared) <= {"string"}
         shape = writing.text_argument if is_text else writing.argument
         *head, (tail, _) = _cut(shape)
@@ -155,15 +167,23 @@ class _Grammar:
                     whole = {**schema, **shared} if isinstance(schema, dict) else schema
                     parts += [self._json(whole), self.text(tail)]
                 case "TEXT":
-                    parts.append(self._until(tail))
+                    parts.append(self._text_argument(grammar, tail))
         return self._rule(" ".join(filter(None, parts)))
 
-    def _until(self, mark: str, without: Iterable[str] = ()) -> str:
-        """Return an expression for any text up to a mark, and the mark.
+    def _text_argument(self, grammar: TextGrammar | None, tail: str) -> str:
+        """Return an expression for a text as it stands, and what ends it."""
+        if grammar is None:
+            return self._until(tail)
+        if grammar.syntax == "regex":
+            return self._until(tail, text=f"/(?:{_slashed(grammar.definition)})/")
+        return f"%lark {{\n{grammar.definition}\n}} {self.text(tail)}"
+
+    def _until(self, mark: str, without: Iterable[str] = (), text: str = ANY_TEXT) -> str:
+        """Return an expression for a text up to a mark, and the mark.
 
         The text holds none of the marks `without`.
         """
-        text = ANY_TEXT + self._without(without)
+        text += self._without(without)
         if found := self._controls.match(mark):
             rest = self.text(mark[found.end() :])
             return f"{self._terminal(text)} <[{self._ids[found[0]]}]> {rest}"
@@ -216,6 +236,11 @@ def _of_parameters(schema: Schema) -> Schema:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # escapes of letters are none in a suffix
+
+
+def _slashed(regex: str) -> str:
+    """Return a regex as it stands between the slashes of Lark."""
+    return re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", regex).replace("\n", "\\n")
 
 
 def _escaped(text: str) -> str:

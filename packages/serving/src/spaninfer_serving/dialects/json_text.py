@@ -59,7 +59,7 @@ def read_string(reader: Reader, emit: Emit) -> Wait[None]:
         yield from reader.run(PLAIN, emit)
         char = yield from reader.take()
         if char == "\\":
-            emit("\\" + (yield from _read_escape(reader)))
+            emit("\\" + (yield from read_escape(reader)))
         elif char == '"':
             emit(char)
             return
@@ -125,7 +125,8 @@ def _read_scalar(reader: Reader, emit: Emit) -> Wait[None]:
     emit(text)
 
 
-def _read_escape(reader: Reader) -> Wait[str]:
+def read_escape(reader: Reader) -> Wait[str]:
+    """Return what follows a backslash; Malformed where that is no escape of JSON."""
     char = yield from reader.take()
     if char == "u":
         digits = yield from reader.take(4)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spaninfer_serving.dialects.answer import Answer, NewId, Tools, openai_id
+from spaninfer_serving.dialects.custom_inputs import CustomInputs, InputReader
 from spaninfer_serving.dialects.events import Event, merged
 from spaninfer_serving.dialects.marked import Marked, Thinking
 from spaninfer_serving.dialects.table import Dialect, Layout
@@ -15,7 +16,8 @@ class AnswerFormat:
     """The format of the answers to one request: makes a parser for each choice.
 
     `thinking` are the marks of reasoning; `is_thinking`: the prompt has opened it. `tools` are the
-    functions that may be called. With `is_single`, calls behind the first are left out.
+    functions that may be called, `custom` those that stand for custom tools. With `is_single`,
+    calls behind the first are left out.
     """
 
     layout: Layout
@@ -24,6 +26,7 @@ class AnswerFormat:
     tools: Tools
     new_id: NewId
     is_single: bool = False
+    custom: CustomInputs = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -34,6 +37,7 @@ class AnswerFormat:
         *,
         is_thinking: bool = False,
         is_single: bool = False,
+        custom: CustomInputs | None = None,
     ) -> AnswerFormat | None:
         """Return the format of a dialect's answers; None where they are nothing but content."""
         layout: Layout = dialect.layout if dialect else Marked()
@@ -41,7 +45,7 @@ class AnswerFormat:
         if layout == Marked() and thinking is None:
             return None
         new_id = dialect.new_id if dialect else openai_id
-        return cls(layout, thinking, is_thinking, tools, new_id, is_single)
+        return cls(layout, thinking, is_thinking, tools, new_id, is_single, custom or {})
 
 
 class AnswerParser:
@@ -50,6 +54,7 @@ class AnswerParser:
     def __init__(self, form: AnswerFormat) -> None:
         self._answer = Answer(form.tools, form.new_id)
         self._is_single = form.is_single
+        self._inputs = InputReader(form.custom) if form.custom else None
         self._work = form.layout.read(self._answer, form.thinking, form.is_thinking)
         self._step()
 
@@ -75,4 +80,6 @@ class AnswerParser:
         events = self._answer.drain()
         if self._is_single:
             events = [event for event in events if getattr(event, "index", 0) == 0]
+        if self._inputs is not None:
+            events = list(self._inputs.read(events))
         return merged(events)

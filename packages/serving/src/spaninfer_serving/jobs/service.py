@@ -13,7 +13,11 @@ from spaninfer_engine.serving import Frontend, RenderedPrompt, Task, media_of, s
 from spaninfer_serving.answers.fields import TokenDecoder
 from spaninfer_serving.answers.repeated_prompts import check_repeats
 from spaninfer_serving.answers.responses import Prompt, ResponseMeta
-from spaninfer_serving.chat.constrained_calls import constrains_calls, with_calls
+from spaninfer_serving.chat.constrained_calls import (
+    constraining_param,
+    constrains_calls,
+    with_calls,
+)
 from spaninfer_serving.chat.prompt import ChatPrompt, answer_format, chat_prompt
 from spaninfer_serving.chat.traits import ChatTraits, traits_of
 from spaninfer_serving.dialects.parser import AnswerFormat
@@ -180,7 +184,7 @@ class Service:
         if (found := media_of(ids)) is not None:
             meta = replace(meta, media_tokens=token_counts(found.items))
         sampling = with_calls(body, sampling, self.traits, form)
-        param = "tool_choice" if constrains_calls(body) else form_param(body)
+        param = constraining_param(body) if constrains_calls(body) else form_param(body)
         return GenerationJob((prompt,), sampling, placement, meta, param, form)
 
     def chat_ids(

@@ -32,13 +32,14 @@ from spaninfer_serving.wire.messages import (
 from spaninfer_serving.wire.sampling import draws_of
 from spaninfer_serving.wire.structured import JsonSchema, ResponseFormat
 from spaninfer_serving.wire.tools import (
+    CustomToolCall,
     FunctionCall,
     FunctionDefinition,
-    FunctionName,
-    NamedTool,
-    Tool,
+    FunctionTool,
+    NamedFunction,
     ToolCall,
     ToolChoice,
+    ToolName,
 )
 
 NAMES = {
@@ -84,7 +85,7 @@ def _messages(body: PromptFields) -> Iterator[OriginalMessage]:
 
 def _answer(turn: TurnMessage) -> Message:
     """Return a turn of the assistant."""
-    calls = [
+    calls: list[ToolCall | CustomToolCall] = [
         ToolCall(
             id=block.id,
             function=FunctionCall(name=block.name, arguments=to_json(block.input).decode()),
@@ -160,14 +161,14 @@ def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def _tool(tool: ClientTool) -> Tool:
+def _tool(tool: ClientTool) -> FunctionTool:
     function = FunctionDefinition(
         name=tool.name,
         description=tool.description,
         parameters=tool.input_schema,
         strict=tool.strict,
     )
-    return Tool(type="function", function=function)
+    return FunctionTool(type="function", function=function)
 
 
 def _choice(body: PromptFields) -> ToolChoice:
@@ -179,7 +180,7 @@ def _choice(body: PromptFields) -> ToolChoice:
             return "none"
         case "tool":
             assert asked is not None
-            return NamedTool(type="function", function=FunctionName(name=asked.name or ""))
+            return NamedFunction(type="function", function=ToolName(name=asked.name or ""))
     return "auto"
 
 

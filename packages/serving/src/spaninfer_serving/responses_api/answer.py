@@ -23,6 +23,8 @@ from spaninfer_serving.wire.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
     ContentPartEvent,
+    InputDelta,
+    InputDone,
     ItemEvent,
     ReasoningDelta,
     ReasoningDone,
@@ -35,6 +37,7 @@ from spaninfer_serving.wire.response_events import (
 from spaninfer_serving.wire.response_items import (
     ItemStatus,
     OutputCall,
+    OutputCustomCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
@@ -106,6 +109,10 @@ def _item(response_id: str, block: Block, status: ItemStatus) -> OutputItem:
         case "reasoning":
             said = ReasoningText(type="reasoning_text", text=text)
             return OutputReasoning(id=name, status=status, content=[said])
+        case "call" if block.is_custom:
+            return OutputCustomCall(
+                id=name, status=status, call_id=block.call_id, name=block.name, input=text
+            )
         case "call":
             return OutputCall(
                 id=name, status=status, call_id=block.call_id, name=block.name, arguments=text
@@ -113,7 +120,7 @@ def _item(response_id: str, block: Block, status: ItemStatus) -> OutputItem:
 
 
 def _item_id(response_id: str, block: Block) -> str:
-    prefix = {"text": "msg", "reasoning": "rs", "call": "fc"}[block.kind]
+    prefix = "ctc" if block.is_custom else _PREFIXES[block.kind]
     return f"{prefix}_{response_id.removeprefix('resp_')}_{block.index}"
 
 
@@ -163,7 +170,8 @@ def _events(
             for part in parts:
                 yield ContentPartEvent(type="response.content_part.added", part=part, **place)
         case BlockDelta(text=text):
-            yield _DELTAS[block.kind](delta=text, **place)
+            kind = InputDelta if block.is_custom else _DELTAS[block.kind]
+            yield kind(delta=text, **place)
         case BlockEnd():
             item = _item(response_id, block, _status(answer, block))
             items.append(item)
@@ -173,11 +181,12 @@ def _events(
             yield ItemEvent(type="response.output_item.done", item=item, **at)
 
 
+_PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 _DELTAS = {"text": TextDelta, "reasoning": ReasoningDelta, "call": ArgumentsDelta}
 
 
 def _parts(item: OutputItem) -> Sequence[OutputText | ReasoningText]:
-    return () if isinstance(item, OutputCall) else item.content
+    return () if isinstance(item, OutputCall | OutputCustomCall) else item.content
 
 
 def _done(block: Block, place: dict[str, Any]) -> StreamEvent:
@@ -186,5 +195,7 @@ def _done(block: Block, place: dict[str, Any]) -> StreamEvent:
             return TextDone(text=block.text, **place)
         case "reasoning":
             return ReasoningDone(text=block.text, **place)
+        case "call" if block.is_custom:
+            return InputDone(input=block.text, **place)
         case "call":
             return ArgumentsDone(name=block.name, arguments=block.text, **place)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spaninfer_serving.answers.blocks import BlockAnswer
+from spaninfer_serving.answers.chat import call_of
 from spaninfer_serving.jobs.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Message
 from spaninfer_serving.wire.input_parts import (
@@ -33,30 +34,39 @@ from spaninfer_serving.wire.media import (
 from spaninfer_serving.wire.response_items import (
     InputCall,
     InputCallOutput,
+    InputCustomCall,
     InputItem,
     InputMessage,
     InputReasoning,
 )
 from spaninfer_serving.wire.responses import (
-    AllowedFunctions,
-    FunctionTool,
-    NamedFunction,
+    ResponseAllowedTools,
+    ResponseCustomTool,
+    ResponseGrammar,
+    ResponseNamedTool,
     ResponsesRequest,
+    ResponseTool,
     TextFormat,
 )
-from spaninfer_serving.wire.responses import ToolChoice as FunctionChoice
+from spaninfer_serving.wire.responses import ToolChoice as ResponseChoice
 from spaninfer_serving.wire.sampling import draws_of
 from spaninfer_serving.wire.structured import JsonSchema, ResponseFormat
 from spaninfer_serving.wire.tools import (
     AllowedNames,
     AllowedTools,
-    FunctionCall,
+    CustomDefinition,
+    CustomTool,
+    CustomToolCall,
     FunctionDefinition,
-    FunctionName,
-    NamedTool,
+    FunctionTool,
+    GrammarInput,
+    InputGrammar,
+    NamedCustom,
+    NamedFunction,
     Tool,
     ToolCall,
     ToolChoice,
+    ToolName,
 )
 
 NAMES = {
@@ -80,7 +90,8 @@ def chat_of(body: ResponsesRequest, history: Sequence[Message]) -> TranslatedCha
         originals.append(OriginalMessage(Message(role="user", content=body.input), "input"))
     else:
         originals += _turns(body.input)
-    return TranslatedChat(_chat(body, [each.message for each in originals]), NAMES, originals)
+    chat = _chat(body, [each.message for each in originals])
+    return TranslatedChat(chat, _tool_names(body) | NAMES, originals)
 
 
 def conversation_of(body: ResponsesRequest, chat: ChatRequest) -> tuple[Message, ...]:
@@ -104,7 +115,7 @@ def _chat(body: ResponsesRequest, messages: Sequence[Message]) -> ChatRequest:
 def turn_of(answer: BlockAnswer) -> Message:
     """Return an answer as the assistant's turn in a conversation."""
     calls = [
-        ToolCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.text))
+        call_of(call.call_id, call.name, call.text, is_custom=call.is_custom)
         for call in answer.calls
     ]
     return Message(
@@ -122,7 +133,7 @@ class _Turn:
     place: str  # of its first item
     reasoning: list[str] = field(default_factory=list)
     content: str | None = None
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ToolCall | CustomToolCall] = field(default_factory=list)
 
     @property
     def has_spoken(self) -> bool:
@@ -146,10 +157,11 @@ def _turns(items: Iterable[InputItem]) -> Iterator[OriginalMessage]:
     for number, item in enumerate(items):
         place = f"input[{number}]"
         match item:
-            case InputCall():
+            case InputCall() | InputCustomCall():
                 turn.place = turn.place or place
-                function = FunctionCall(name=item.name, arguments=item.arguments or "{}")
-                turn.calls.append(ToolCall(id=item.call_id, function=function))
+                is_custom = isinstance(item, InputCustomCall)
+                text = item.input if isinstance(item, InputCustomCall) else item.arguments or "{}"
+                turn.calls.append(call_of(item.call_id, item.name, text, is_custom=is_custom))
                 continue
             case InputReasoning() if not turn.has_spoken:
                 turn.place = turn.place or place
@@ -224,26 +236,51 @@ def _text(content: InputParts | InputTexts) -> str:
     return "".join(part.text for part in content if isinstance(part, InputText))
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def _tool(tool: ResponseTool) -> Tool:
+    if isinstance(tool, ResponseCustomTool):
+        return _custom_tool(tool)
     function = FunctionDefinition(
         name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
     )
-    return Tool(type="function", function=function)
+    return FunctionTool(type="function", function=function)
 
 
-def _choice(choice: FunctionChoice) -> ToolChoice:
+def _custom_tool(tool: ResponseCustomTool) -> CustomTool:
+    asked, form = tool.format, None
+    if isinstance(asked, ResponseGrammar):
+        grammar = InputGrammar(syntax=asked.syntax, definition=asked.definition)
+        form = GrammarInput(type="grammar", grammar=grammar)
+    custom = CustomDefinition(name=tool.name, description=tool.description, format=form)
+    return CustomTool(type="custom", custom=custom)
+
+
+def _tool_names(body: ResponsesRequest) -> dict[str, str]:
+    """Return what the parameters of custom tools are called, the longest first."""
+    names: dict[str, str] = {}
+    for at, tool in enumerate(body.tools):
+        if isinstance(tool, ResponseCustomTool):
+            place = f"tools[{at}]"
+            names[f"{place}.custom.format.grammar"] = f"{place}.format"
+            names[f"{place}.custom"] = place
+    return names
+
+
+def _choice(choice: ResponseChoice) -> ToolChoice:
     match choice:
-        case NamedFunction():
+        case ResponseNamedTool():
             return _named(choice)
-        case AllowedFunctions():
+        case ResponseAllowedTools():
             tools = [_named(each) for each in choice.tools]
             allowed = AllowedNames(mode=choice.mode, tools=tools)
             return AllowedTools(type="allowed_tools", allowed_tools=allowed)
     return choice
 
 
-def _named(function: NamedFunction) -> NamedTool:
-    return NamedTool(type="function", function=FunctionName(name=function.name))
+def _named(tool: ResponseNamedTool) -> NamedFunction | NamedCustom:
+    name = ToolName(name=tool.name)
+    if tool.type == "custom":
+        return NamedCustom(type="custom", custom=name)
+    return NamedFunction(type="function", function=name)
 
 
 def _format(asked: TextFormat) -> ResponseFormat:

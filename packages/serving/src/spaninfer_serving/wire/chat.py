@@ -11,7 +11,7 @@ from spaninfer_serving.wire.media import MEDIA_PARTS, MediaPart, Part, Processor
 from spaninfer_serving.wire.prompt_logprobs import PromptLogprobs
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
 from spaninfer_serving.wire.structured import refused
-from spaninfer_serving.wire.tools import MAX_TOOLS, Tool, ToolCall, ToolCallDelta, ToolChoice
+from spaninfer_serving.wire.tools import MAX_TOOLS, AnyToolCall, Tool, ToolCallDelta, ToolChoice
 
 # Each takes some tokens of the context; a body of 700,000 held the interpreter for 6 s.
 MAX_MESSAGES = 10_000
@@ -44,7 +44,7 @@ class Message(BaseModel):
     audio: None = None
     function_call: None = None
 
-    tool_calls: list[ToolCall] = Field(default_factory=list)  # of an assistant
+    tool_calls: list[AnyToolCall] = Field(default_factory=list)  # of an assistant
     tool_call_id: str | None = None  # of a tool: the call that this is the result of
     reasoning_content: str | None = None  # of an assistant
 
@@ -162,7 +162,7 @@ class AssistantMessage(BaseModel):
     content: str | None
     refusal: None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[AnyToolCall] | None = None
 
 
 class ChatChoice(BaseModel):

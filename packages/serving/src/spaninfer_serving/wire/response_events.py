@@ -98,6 +98,20 @@ class ArgumentsDone(_PartEvent):
     arguments: str
 
 
+class InputDelta(_PartEvent):
+    """The input of a custom tool's call grows."""
+
+    type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
+    delta: str
+
+
+class InputDone(_PartEvent):
+    """The input of a custom tool's call is whole."""
+
+    type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
+    input: str
+
+
 StreamEvent: TypeAlias = (
     ResponseEvent
     | ItemEvent
@@ -108,5 +122,7 @@ StreamEvent: TypeAlias = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | InputDelta
+    | InputDone
 )
 """An event of a streamed response, all kinds of which are numbered together."""

@@ -55,8 +55,25 @@ class InputCall(ObjectFields):
         return arguments
 
 
+class InputCustomCall(ObjectFields):
+    """A call of a custom tool that the model has made."""
+
+    not_supported: ClassVar = {
+        "async": (None, False),
+        "caller": (None, {"type": "direct"}),
+        "namespace": (None,),
+    }
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
 class InputCallOutput(ObjectFields):
-    """The result of a call."""
+    """The result of a call, of a function or a custom tool."""
 
     not_supported: ClassVar = {
         "caller": (None, {"type": "direct"}),
@@ -64,7 +81,7 @@ class InputCallOutput(ObjectFields):
         "namespace": (None,),
     }
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: InputTexts
     id: str | None = None
@@ -93,12 +110,16 @@ InputItem: TypeAlias = Annotated[
     Annotated[InputMessage, Tag("Kind:message")]
     | Annotated[InputCall, Tag("Kind:function_call")]
     | Annotated[InputCallOutput, Tag("Kind:function_call_output")]
+    | Annotated[InputCustomCall, Tag("Kind:custom_tool_call")]
+    | Annotated[InputCallOutput, Tag("Kind:custom_tool_call_output")]
     | Annotated[InputReasoning, Tag("Kind:reasoning")],
     type_discriminator(
         "an item",
         "message",
         "function_call",
         "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
         "reasoning",
         absent="message",
     ),
@@ -145,4 +166,15 @@ class OutputCall(BaseModel):
     arguments: str
 
 
-OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall
+class OutputCustomCall(BaseModel):
+    """A custom tool that the model calls; `incomplete` as of a function."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+
+
+OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall

@@ -16,10 +16,10 @@ from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 from spaninfer_serving.wire.response_items import InputItem, OutputItem
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
-from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
+from spaninfer_serving.wire.tools import MAX_TOOLS, NAME, TextInput
 
 
-class FunctionTool(ObjectFields):
+class ResponseFunction(ObjectFields):
     """A function that the model may call; `strict` is accepted, see wire/tools.py."""
 
     not_supported: ClassVar = {
@@ -36,26 +36,66 @@ class FunctionTool(ObjectFields):
     strict: bool | None = None
 
 
-class NamedFunction(ObjectFields):
-    """The one function that has to be called."""
+class ResponseGrammar(ObjectFields):
+    """A text that a grammar allows."""
 
-    type: Literal["function"]
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1)]
+
+
+class ResponseCustomTool(ObjectFields):
+    """A tool whose input is a text."""
+
+    not_supported: ClassVar = {
+        "allowed_callers": (None, ["direct"]),
+        "async": (None, False),
+        "defer_loading": (None, False),
+    }
+
+    type: Literal["custom"]
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    format: (
+        Annotated[
+            Annotated[TextInput, Tag("Kind:text")]
+            | Annotated[ResponseGrammar, Tag("Kind:grammar")],
+            type_discriminator("a format of inputs", "text", "grammar"),
+        ]
+        | None
+    ) = None
+
+
+ResponseTool: TypeAlias = Annotated[
+    Annotated[ResponseFunction, Tag("Kind:function")]
+    | Annotated[ResponseCustomTool, Tag("Kind:custom")],
+    type_discriminator("a tool", "function", "custom"),
+]
+
+
+class ResponseNamedTool(ObjectFields):
+    """A tool by its name."""
+
+    type: Literal["function", "custom"]
     name: str
 
 
-class AllowedFunctions(ObjectFields):
-    """The functions that may be called, and whether one has to be; the model sees all."""
+class ResponseAllowedTools(ObjectFields):
+    """The tools that may be called, and whether one has to be; the model sees all."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[
+        list[ResponseNamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    ]
 
 
 ToolChoice: TypeAlias = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("Word")]
-    | Annotated[NamedFunction, Tag("Kind:function")]
-    | Annotated[AllowedFunctions, Tag("Kind:allowed_tools")],
-    type_discriminator("a tool choice", "function", "allowed_tools", word="Word"),
+    | Annotated[ResponseNamedTool, Tag("Kind:function")]
+    | Annotated[ResponseNamedTool, Tag("Kind:custom")]
+    | Annotated[ResponseAllowedTools, Tag("Kind:allowed_tools")],
+    type_discriminator("a tool choice", "function", "custom", "allowed_tools", word="Word"),
 ]
 
 
@@ -122,7 +162,7 @@ class ResponsesRequest(DrawFields):
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
         default_factory=list
     )
     tool_choice: ToolChoice = "auto"
@@ -196,7 +236,7 @@ class ResponseObject(BaseModel):
     temperature: float
     text: dict[str, Any]
     tool_choice: ToolChoice
-    tools: list[FunctionTool]
+    tools: list[ResponseTool]
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, Tag
 
@@ -24,31 +24,123 @@ class FunctionDefinition(ObjectFields):
     strict: bool | None = None
 
 
-class Tool(ObjectFields):
-    """A tool; all tools are functions."""
+class FunctionTool(ObjectFields):
+    """A tool that is a function."""
 
     type: Literal["function"]
     function: FunctionDefinition
 
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.name
 
-class FunctionName(ObjectFields):
-    """A function by its name."""
+
+class TextInput(ObjectFields):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class InputGrammar(ObjectFields):
+    """The grammar of a text: Lark's syntax as llguidance takes it, or a regex of Rust's crate."""
+
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1)]
+
+
+class GrammarInput(ObjectFields):
+    """A text that a grammar allows."""
+
+    type: Literal["grammar"]
+    grammar: InputGrammar
+
+
+class CustomDefinition(ObjectFields):
+    """A tool whose input is a text."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    format: (
+        Annotated[
+            Annotated[TextInput, Tag("Kind:text")] | Annotated[GrammarInput, Tag("Kind:grammar")],
+            type_discriminator("a format of inputs", "text", "grammar"),
+        ]
+        | None
+    ) = None
+
+
+class CustomTool(ObjectFields):
+    """A tool whose input is a text instead of arguments."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.custom.name
+
+    @property
+    def grammar(self) -> InputGrammar | None:
+        """The grammar of its input, where that is not any text."""
+        form = self.custom.format
+        return form.grammar if isinstance(form, GrammarInput) else None
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("Kind:function")] | Annotated[CustomTool, Tag("Kind:custom")],
+    type_discriminator("a tool", "function", "custom"),
+]
+
+
+class ToolName(ObjectFields):
+    """A tool by its name."""
 
     name: str
 
 
-class NamedTool(ObjectFields):
-    """The one tool that has to be called."""
+class NamedFunction(ObjectFields):
+    """A function, as a choice names it."""
 
     type: Literal["function"]
-    function: FunctionName
+    function: ToolName
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.name
+
+
+class NamedCustom(ObjectFields):
+    """A custom tool, as a choice names it."""
+
+    type: Literal["custom"]
+    custom: ToolName
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.custom.name
+
+
+NamedTool: TypeAlias = NamedFunction | NamedCustom
 
 
 class AllowedNames(ObjectFields):
     """Some of the tools, and whether one of them has to be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[NamedFunction, Tag("Kind:function")]
+                | Annotated[NamedCustom, Tag("Kind:custom")],
+                type_discriminator("a tool", "function", "custom"),
+            ]
+        ],
+        Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True),
+    ]
 
 
 class AllowedTools(ObjectFields):
@@ -60,9 +152,10 @@ class AllowedTools(ObjectFields):
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("Word")]
-    | Annotated[NamedTool, Tag("Kind:function")]
+    | Annotated[NamedFunction, Tag("Kind:function")]
+    | Annotated[NamedCustom, Tag("Kind:custom")]
     | Annotated[AllowedTools, Tag("Kind:allowed_tools")],
-    type_discriminator("a tool choice", "function", "allowed_tools", word="Word"),
+    type_discriminator("a tool choice", "function", "custom", "allowed_tools", word="Word"),
 ]
 
 
@@ -73,15 +166,55 @@ class FunctionCall(ObjectFields):
     arguments: str = "{}"
 
 
-class ToolCall(ObjectFields):
-    """A call in a message."""
-
+class _Call(ObjectFields):
     id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
     index: int | None = Field(
         default=None, exclude=True
     )  # clients that joined a stream send it back
+
+
+class ToolCall(_Call):
+    """A call of a function in a message."""
+
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.name
+
+
+class CustomInput(ObjectFields):
+    """A custom tool's name, and its input."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(_Call):
+    """A call of a custom tool in a message."""
+
+    type: Literal["custom"] = "custom"
+    custom: CustomInput
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.custom.name
+
+
+AnyToolCall = Annotated[
+    Annotated[ToolCall, Tag("Kind:function")] | Annotated[CustomToolCall, Tag("Kind:custom")],
+    type_discriminator("a call", "function", "custom", absent="function"),
+]
+
+
+class CustomDelta(BaseModel):
+    """The part of a custom tool's call that a chunk adds: the name first, then pieces of input."""
+
+    name: str | None = None
+    input: str
 
 
 class FunctionDelta(BaseModel):
@@ -96,5 +229,6 @@ class ToolCallDelta(BaseModel):
 
     index: int
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: FunctionDelta
+    type: Literal["function", "custom"] | None = None
+    function: FunctionDelta | None = None
+    custom: CustomDelta | None = None
