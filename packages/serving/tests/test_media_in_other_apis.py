@@ -118,6 +118,12 @@ def test_a_kept_response_goes_on_about_its_image(connected: openai.OpenAI) -> No
         {"role": "user", "content": "And now?"},
     )
     assert (again.output_text, again.usage.input_tokens) == (said, num_tokens)
+    listing = connected.responses.input_items
+    asked = listing.list(again.id, order="asc", include=["message.input_image.image_url"])
+    plain = listing.list(again.id, order="asc")
+    assert asked.data[0].content[0].image_url == url(SEEN)
+    assert plain.data[0].content[0].image_url is None
+    assert plain.data[0].content[1].text == QUESTION
 
 
 REFUSED_PARTS: list[tuple[list[Any], str, str]] = [

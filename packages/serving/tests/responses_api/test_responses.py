@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import openai
 import pytest
 from fastapi.testclient import TestClient
+from openai.types.responses import ResponseItem
+from pydantic import TypeAdapter
 from recorded_answers import HERMES_NOW, HERMES_PARIS, OFFERED
 from spaninfer_serving import Settings, create_app
 from spaninfer_serving.answers.blocks import BlockAnswer
@@ -164,6 +166,73 @@ def test_kept_responses_are_read_and_deleted_by_their_key_alone(responding):
         one.responses.delete(kept.id)
         with pytest.raises(openai.NotFoundError):
             one.responses.retrieve(kept.id)
+
+
+def test_what_a_response_was_made_from_is_listed(responding):
+    with responding("Yes.") as client_of:
+        client = client_of()
+        call = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
+        custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "1 + 1"}
+        given = [
+            {"role": "developer", "content": "Be short."},
+            {"role": "user", "content": [{"type": "input_text", "text": "What time"},
+                                         {"type": "input_text", "text": " is it?"}]},
+            {"type": "reasoning", "summary": [],
+             "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            call, custom,
+            {"type": "function_call_output", "call_id": "c1", "output": "noon"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": "2"},
+        ]  # fmt: skip
+        first = respond(client, given, instructions="Speak English.")
+        second = respond(client, "Sure?", previous_response_id=first.id)
+        listing = client.responses.input_items
+        listed = listing.list(second.id, order="asc", limit=100).data
+        newest = [item.id for item in listing.list(second.id)]
+        pages = list(listing.list(second.id, order="asc", limit=2))
+        behind = listing.list(second.id, after=newest[0], limit=3)
+        before = listing.list(first.id, order="asc").data
+
+    developer, user, reasoning, named, ran, noon, two, answer, sure = listed
+    assert (developer.role, developer.content[0].text) == ("developer", "Be short.")
+    assert "".join(part.text for part in user.content) == "What time is it?"
+    assert reasoning.content[0].text == "Hm."
+    assert (named.type, named.name, named.call_id) == ("function_call", "now", "c1")
+    assert (ran.type, ran.input, ran.call_id) == ("custom_tool_call", "1 + 1", "c2")
+    assert (noon.type, noon.output, noon.call_id) == ("function_call_output", "noon", "c1")
+    assert (two.type, two.output) == ("custom_tool_call_output", "2")
+    assert (answer.role, answer.content[0].text) == ("assistant", first.output_text)
+    assert (sure.role, sure.content[0].text) == ("user", "Sure?")
+    assert newest == [item.id for item in reversed(listed)]
+    assert [item.id for item in pages] == [item.id for item in listed]
+    assert [item.id for item in behind.data] == newest[1:4]
+    assert behind.has_more
+    assert len(before) == 7
+    for item in listed:
+        TypeAdapter(ResponseItem).validate_python(item.to_dict(), strict=True)
+
+
+def test_a_list_of_items_is_of_the_key_alone_and_refuses_by_name(responding):
+    with responding("Yes.", api_keys=("one", "two")) as client_of:
+        one, two = client_of("one"), client_of("two")
+        kept = respond(one)
+        for client, name in ((two, kept.id), (one, "resp_none")):
+            with pytest.raises(openai.NotFoundError):
+                client.responses.input_items.list(name)
+            with pytest.raises(openai.NotFoundError):
+                client.responses.cancel(name)
+        for param, value in (("order", "up"), ("limit", 0), ("limit", 101), ("limit", "x"),
+                             ("after", "msg_x"), ("include", ["message.output_text.logprobs"]),
+                             ("before", "msg_x")):  # fmt: skip
+            with pytest.raises(openai.BadRequestError) as caught:
+                one.responses.input_items.list(kept.id, extra_query={param: value})
+            assert caught.value.body["param"] == param, caught.value.body
+        with pytest.raises(openai.BadRequestError, match="background"):
+            one.responses.cancel(kept.id)
+        asked = one.responses.retrieve(
+            kept.id, include=["reasoning.encrypted_content"], include_obfuscation=False
+        )
+
+    assert asked == kept
 
 
 def test_a_server_that_keeps_nothing_says_so(responding):

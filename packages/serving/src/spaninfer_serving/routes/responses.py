@@ -1,10 +1,11 @@
-"""POST /v1/responses and /v1/responses/input_tokens; GET and DELETE of those that are kept."""
+"""POST /v1/responses and /v1/responses/input_tokens; what there is of those that are kept."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -15,6 +16,7 @@ from spaninfer_serving.jobs.service import service_of
 from spaninfer_serving.jobs.translated import TranslatedChat
 from spaninfer_serving.openapi import answers_to
 from spaninfer_serving.responses_api.answer import response_events
+from spaninfer_serving.responses_api.input_items import input_items, page
 from spaninfer_serving.responses_api.jobs import ResponseService
 from spaninfer_serving.responses_api.request import chat_of
 from spaninfer_serving.routes.respond import (
@@ -28,6 +30,8 @@ from spaninfer_serving.routes.respond import (
     whole,
 )
 from spaninfer_serving.wire.errors import Problem
+from spaninfer_serving.wire.fields import unknown
+from spaninfer_serving.wire.listed_items import LIST_PARAMETERS, Includable, ItemList
 from spaninfer_serving.wire.responses import (
     DeletedResponse,
     InputTokens,
@@ -71,7 +75,8 @@ async def count_input_tokens(request: Request) -> InputTokens:
 @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
 async def kept_response(response_id: str, request: Request) -> Response:
     """Return a response that is kept."""
-    for name in ("stream", "starting_after", "include", "include[]"):
+    _included(request, "stream", "starting_after", "include_obfuscation")
+    for name in ("stream", "starting_after"):
         if request.query_params.get(name, "false") != "false":
             says = f"{name} is not supported by this server"
             raise Problem(400, says, param=name, code="unsupported_parameter")
@@ -80,12 +85,67 @@ async def kept_response(response_id: str, request: Request) -> Response:
     return Response(stored.json, media_type="application/json")
 
 
+@router.get(
+    "/v1/responses/{response_id}/input_items",
+    response_model=ItemList,
+    openapi_extra={"parameters": LIST_PARAMETERS},
+)
+async def list_input_items(response_id: str, request: Request) -> Response:
+    """List the items that a response was made from, those of the responses before it included."""
+    included, asked = _included(request, "order", "limit", "after"), request.query_params
+    order, limit, after = asked.get("order", "desc"), asked.get("limit", "20"), asked.get("after")
+    if order not in ("asc", "desc"):
+        raise Problem(400, f"order is {order!r}; allowed are 'asc' and 'desc'", param="order")
+    if not (limit.isascii() and limit.isdecimal() and len(limit) < 4 and 1 <= int(limit) <= 100):
+        raise Problem(400, f"limit is {limit!r}; allowed is 1 to 100", param="limit")
+    account = caller_of(request).client.account
+    stored = await service_of(request).client.kept_response(account, response_id)
+
+    def listed() -> bytes:
+        has_images = "message.input_image.image_url" in included
+        items = input_items(response_id, stored.messages(), has_images=has_images)
+        return page(items, order, int(limit), after).model_dump_json().encode()
+
+    return Response(await asyncio.to_thread(listed), media_type="application/json")
+
+
+@router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
+async def cancel_response(response_id: str, request: Request) -> Response:
+    """Refuse to cancel a response: none runs in the background, which alone can be cancelled."""
+    account = caller_of(request).client.account
+    await service_of(request).client.kept_response(account, response_id)
+    raise Problem(
+        400,
+        f"the response {response_id!r} is complete, and only responses with background can be "
+        "cancelled, which this server does not take; to end one that runs, hang up",
+        param="response_id",
+    )
+
+
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(response_id: str, request: Request) -> DeletedResponse:
     """Forget a response."""
     account = caller_of(request).client.account
     await service_of(request).client.forget_response(account, response_id)
     return DeletedResponse(id=response_id)
+
+
+def _included(request: Request, *known: str) -> list[str]:
+    """Return what is asked for beside the rest; Problem for what there is not.
+
+    `known` are the other parameters of the route.
+    """
+    asked = request.query_params
+    for name in asked:
+        if name not in (*known, "include", "include[]"):
+            says = f"{name} {unknown(name, (*known, 'include'))}"
+            raise Problem(400, says, param=name, code="unknown_parameter")
+    included = asked.getlist("include") + asked.getlist("include[]")
+    for each in included:
+        if each not in get_args(Includable):
+            allowed = ", ".join(get_args(Includable))
+            raise Problem(400, f"include is {each!r}; allowed are {allowed}", param="include")
+    return included
 
 
 def _recall(

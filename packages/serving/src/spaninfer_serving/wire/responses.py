@@ -13,6 +13,7 @@ from pydantic import (
 
 from spaninfer_serving.wire.chat import MAX_MESSAGES, Effort
 from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
+from spaninfer_serving.wire.listed_items import Includable
 from spaninfer_serving.wire.response_items import InputItem, OutputItem
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
@@ -169,8 +170,7 @@ class ResponsesRequest(DrawFields):
     parallel_tool_calls: bool = True
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
-    # Reasoning is never encrypted here: its text stands in the item's content.
-    include: list[Literal["reasoning.encrypted_content"]] = Field(default_factory=list)
+    include: list[Includable] = Field(default_factory=list)
     store: bool = True
     stream_options: ResponseStreamOptions | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] = Field(default_factory=dict)
