@@ -14,8 +14,10 @@ pytest.importorskip("transformers", reason="is the oracle")
 
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
@@ -178,6 +180,31 @@ def test_idefics3(tmp_path, size, options):
     processor.image_seq_len, processor.global_image_tag = 64, "<global-img>"
     processor.image_token, processor.fake_image_token = "<image>", "<fake_token_around_image>"
     assert ("<image>" * 64).join(tiles.around) == processor.replace_image_token(theirs, 0)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (300, 90), (777, 1200), (900, 900)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_patches": 1}, {"min_patches": 3, "max_patches": 6}],
+    ids=["InternVL3", "whole", "three at least"],
+)
+def test_internvl(tmp_path, size, options):
+    options = {"size": {"height": 448, "width": 448}, **options}
+    config = {"image_processor_type": "GotOcr2ImageProcessorFast", **options}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config).image(image)
+
+    theirs = GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
+        pillow(image), return_tensors="np"
+    )
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
+    assert tiles.num_tokens == 256 * theirs["num_patches"][0]
+    processor = object.__new__(InternVLProcessor)
+    processor.image_seq_length, processor.image_token = 256, "<IMG_CONTEXT>"
+    processor.start_image_token, processor.end_image_token = "<img>", "</img>"
+    written = ("<IMG_CONTEXT>" * tiles.num_tokens).join(tiles.around)
+    assert written == processor.replace_image_token(theirs, 0)
 
 
 @pytest.mark.parametrize(("strategy", "wanted"), [("default", 576), ("full", 577)])

@@ -4,6 +4,7 @@ from spaninfer_multimodal.process.anyres import AnyResProcessor
 from spaninfer_multimodal.process.features import Mel, Patches, Tiles
 from spaninfer_multimodal.process.fixed import FixedProcessor
 from spaninfer_multimodal.process.idefics3 import Idefics3Processor
+from spaninfer_multimodal.process.internvl import InternVLProcessor
 from spaninfer_multimodal.process.llama4 import Llama4Processor
 from spaninfer_multimodal.process.pixtral import PixtralProcessor
 from spaninfer_multimodal.process.processors import Processors, load_processors
@@ -15,6 +16,7 @@ __all__ = [
     "AnyResProcessor",
     "FixedProcessor",
     "Idefics3Processor",
+    "InternVLProcessor",
     "Llama4Processor",
     "Mel",
     "PatchSettings",

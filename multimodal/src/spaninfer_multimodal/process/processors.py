@@ -19,6 +19,7 @@ from spaninfer_multimodal.process.fixed import (
     siglip_of,
 )
 from spaninfer_multimodal.process.idefics3 import Idefics3Processor, idefics3_of
+from spaninfer_multimodal.process.internvl import InternVLProcessor, internvl_of
 from spaninfer_multimodal.process.llama4 import Llama4Processor, llama4_of
 from spaninfer_multimodal.process.pixtral import PixtralProcessor, pixtral_of
 from spaninfer_multimodal.process.qwen_audio import QwenAudioProcessor, first_qwen_audio_of
@@ -33,6 +34,7 @@ VisionProcessor: TypeAlias = (
     | PixtralProcessor
     | Llama4Processor
     | Idefics3Processor
+    | InternVLProcessor
 )
 
 FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = MappingProxyType(
@@ -42,6 +44,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "Gemma3ImageProcessor": gemma3_of,
         "LlavaOnevisionImageProcessor": llava_onevision_of,
         "Llama4ImageProcessor": llama4_of,
+        "GotOcr2ImageProcessor": internvl_of,
         "Idefics3ImageProcessor": idefics3_of,
         "SmolVLMImageProcessor": idefics3_of,
         "PixtralImageProcessor": pixtral_of,

@@ -59,6 +59,13 @@ def _clip(out: int) -> int:
     return 3 * 14**2 * 1024 + 577 * 1024 + 1024 + 23 * layer + 2 * 1024 + mlp
 
 
+def _internvit(out: int) -> int:
+    """Patches, positions with a class token, 24 layers with factors, a norm, an MLP to `out`."""
+    layer = 4 * 1024**2 + 4 * 1024 + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024 + 2 * 1024
+    mlp = 2 * 4096 + 4096 * out + out**2 + 2 * out
+    return 3 * 14**2 * 1024 + 1024 + 1025 * 1024 + 1024 + 24 * layer + mlp
+
+
 def _llama4_tower() -> int:
     """Patches, positions with a class token, 34 layers, norms; an MLP and a projection to 5120."""
     layer = 4 * 1408**2 + 4 * 1408 + 2 * 1408 * 5632 + 5632 + 1408 + 4 * 1408
@@ -71,6 +78,7 @@ TOWERS = {
     "Qwen3.5-35B-A3B": _qwen3_tower(2048),
     "Ministral-3-3B": _pixtral(3072),
     "Pixtral-12B": _pixtral_12b(),
+    "InternVL3-1B": _internvit(896),
     "LLaVA-1.5-7B": _clip(4096),  # published are 7,063,427,072: a layer and a norm more
     "Llama-4-Scout-17B-16E": _llama4_tower(),  # with the text model 108,641,793,536, as published
 }
@@ -91,6 +99,7 @@ BY_HAND = {  # head and embedding, layers of attention, MLP and norms, final nor
         + 62 * (2 * 3072 * 6144 + 2 * 3072 * 1024 + 6144 + 1024 + 2 * 3072)
         + 62 * (256 * 3 * 3072 * 1536 + 256 * 3072 + 256)
     ),
+    "InternVL3-1B": 494_032_768 + (2 * 151674 - 151936) * 896,  # Qwen2.5-0.5B, its head stored
     "GLM-4.5-Air": (  # without the layer that predicts one token more
         2 * 151552 * 4096 + 4096
         + 46 * (2 * 4096 * 12288 + 12288 + 2 * (4096 * 1024 + 1024) + 2 * 4096)

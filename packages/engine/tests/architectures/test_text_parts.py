@@ -30,6 +30,7 @@ def _mrope(*sections: int, fraction: float = 1.0) -> dict[str, Any]:
 
 _SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
            "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+_INTERNVIT = {**_SIGLIP, "model_type": "internvl_vision", "attention_bias": True}
 _QWEN_VISION = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 14}
 _QWEN25_VISION = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2,
                   "intermediate_size": 48, "fullatt_block_indexes": [0]}  # fmt: skip
@@ -58,6 +59,12 @@ WHOLE = {
         {**_SIGLIP, "model_type": "idefics3_vision"}, image_token_id=190),
     "smolvlm": _whole("SmolVLM", _text("llama", model_type="llama"),
         {**_SIGLIP, "model_type": "smolvlm_vision"}, image_token_id=190),
+    "internvl": _whole("InternVL", _text("qwen2", model_type="qwen2"), _INTERNVIT,
+        image_token_id=190),
+    "internvl_qwen3": _whole("InternVL", _text("qwen3", model_type="qwen3"), _INTERNVIT,
+        image_token_id=190),
+    "internvl_qwen3_moe": _whole("InternVL", _text("qwen3_moe", model_type="qwen3_moe"),
+        _INTERNVIT, image_token_id=190),
     "llava": _whole("Llava", _text("llama", model_type="llama"),
         {**_SIGLIP, "model_type": "clip_vision_model", "num_hidden_layers": 2},
         image_token_index=190),

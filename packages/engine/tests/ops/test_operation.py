@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from spaninfer_engine.dummy_array import DummyArray
-from spaninfer_engine.ops.operation import HeadRows, Operation, UnitRows, Use
+from spaninfer_engine.ops.operation import HeadRows, LastAxis, Operation, ScaledRows, UnitRows, Use
 from spaninfer_engine.spec.weight_nodes import Weight
 
 
@@ -25,6 +25,17 @@ def test_unit_rows_have_length_one_and_keep_their_format():
     assert unit.dtype == np.float16
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (2,)], ids=["a matrix", "a bias"])
+def test_a_second_tensor_scales_the_rows_of_the_first(shape):
+    use = Use("w", (Weight("w", shape), Weight("factors", (2,))), view=ScaledRows())
+    stored = np.ones(shape, np.float16), np.array([2, 0.5], np.float16)
+
+    array = use.assemble(stored)
+
+    assert [row.max() for row in array] == [row.min() for row in array] == [2, 0.5]
+    assert array.dtype == np.float32  # products are not rounded to what is stored
+
+
 def test_tensors_are_stacked_along_a_new_axis():
     use = Use("gate", (Weight("a", (2, 3)), Weight("b", (2, 3))), stacked=True)
 
@@ -41,6 +52,8 @@ def test_tensors_are_stacked_along_a_new_axis():
         (Use("w", (Weight("a", (2, 3)), Weight("b", (2, 3))), stacked=True), (2, 2, 3)),
         (Use("w", (Weight("w", (12, 5)),), view=HeadRows(3, 1, 3, transposed=True)), (3, 5, 2)),
         (Use("w", (Weight("w", (12, 5)),), view=UnitRows()), (12, 5)),
+        (Use("w", (Weight("w", (12, 5)), Weight("s", (12,))), view=ScaledRows()), (12, 5)),
+        (Use("w", (Weight("w", (1, 12, 5)),), view=LastAxis()), (12, 5)),
     ],
 )
 def test_noise_becomes_noise_of_the_shape_that_the_operator_sees(use, shape):

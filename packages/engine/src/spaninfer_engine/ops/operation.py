@@ -138,6 +138,26 @@ class UnitRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledRows:
+    """Each row, or number, times a factor of its own, which a second tensor holds."""
+
+    def __call__(self, array: Host, factors: Host) -> Host:
+        """Return a new array."""
+        columns = factors.astype(np.float32).reshape(-1, *(1,) * (array.ndim - 1))
+        scaled: Host = array.astype(np.float32) * columns
+        return scaled
+
+
+@dataclass(frozen=True, slots=True)
+class LastAxis:
+    """All rows along the last axis: [1, n, C] as [n, C]."""
+
+    def __call__(self, array: Host) -> Host:
+        """Return the view."""
+        return array.reshape(-1, array.shape[-1])
+
+
+@dataclass(frozen=True, slots=True)
 class TakenApart:
     """Numbers that take turns along an axis, those at even places in front of those at odd ones."""
 
@@ -187,6 +207,8 @@ View: TypeAlias = (
     | Transposed
     | OneRow
     | UnitRows
+    | ScaledRows
+    | LastAxis
     | TakenApart
     | OneAxis
     | ByDistance
@@ -197,7 +219,8 @@ View: TypeAlias = (
 class Use:
     """One use of checkpoint tensors by an operation, under the name of the operator's argument.
 
-    Several tensors, or one with `stacked`, are joined along a new first axis.
+    Several tensors, or one with `stacked`, are joined along a new first axis; with ScaledRows the
+    second scales the first.
     """
 
     argument: str
@@ -210,6 +233,13 @@ class Use:
         """The shape that the operator sees, before any view."""
         shape = self.tensors[0].shape
         return (len(self.tensors), *shape) if self.stacked else shape
+
+    @property
+    def viewed_shape(self) -> tuple[int, ...]:
+        """The shape behind the view."""
+        if self.view is None or isinstance(self.view, UnitRows | ScaledRows | TakenApart):
+            return self.shape
+        return self.view(np.broadcast_to(np.float32(0), self.shape)).shape  # takes no memory
 
     @property
     def num_rows(self) -> int:
@@ -225,16 +255,19 @@ class Use:
     def assemble(self, arrays: tuple[Packable, ...]) -> Packable:
         """Return what the operator's definition takes, from the arrays of `tensors` in order."""
         assert len(arrays) == len(self.tensors)
-        assert self.stacked or len(arrays) == 1
         if isinstance(arrays[0], DummyArray):
             return self._noise(arrays[0])
+        if isinstance(self.view, ScaledRows):
+            _, factors = arrays
+            assert not isinstance(factors, DummyArray)
+            return self.view(arrays[0], factors)
+        assert self.stacked or len(arrays) == 1
         array = np.stack(arrays) if self.stacked else arrays[0]
         return array if self.view is None else self.view(array)
 
     def _noise(self, noise: DummyArray) -> DummyArray:
         """Return as much noise as the operator takes numbers: in any order it is the same noise."""
-        blank = np.broadcast_to(np.float32(0), self.shape)  # a shape that takes no memory
-        return replace(noise, shape=blank.shape if self.view is None else self.view(blank).shape)
+        return replace(noise, shape=self.viewed_shape)
 
     def __str__(self) -> str:
         """Return argument, names, shape and view."""

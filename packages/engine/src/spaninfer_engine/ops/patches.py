@@ -120,8 +120,9 @@ def blend(
 def blends_with_class_tokens(
     squares: Sequence[Square], sizes: Sequence[Size], order: Layout, tower: PatchTower
 ) -> tuple[Blend[NDArray[np.generic]], ...]:
-    """Return the blends of tables of which one row is a class token's position, and at the end that
-    of the class token itself: frames of one size have it first of the rows beside their patches.
+    """Return the blends of tables of which one row is a class token's position; behind them that
+    of the class token itself, and that of a row which is added to patches alone. Frames of one size
+    have the class token first of the rows beside their patches.
     """
     beside = tower.num_beside
     num_frames, patches = len(sizes), sizes[0][0] * sizes[0][1]
@@ -138,10 +139,11 @@ def blends_with_class_tokens(
         rows[:, patches, 0] = 0 if tower.class_first else square.side**2
         weights[:, patches, 0] = 1
         made.append(Blend(*(each.reshape(-1, each.shape[-1]) for each in (rows, weights))))
-    token = np.zeros((num_frames, patches + beside, 4), np.float32)
-    token[:, patches, 0] = 1
-    weights = token.reshape(-1, 4)
-    return *made, Blend(np.zeros(weights.shape, np.int32), weights)
+    for alone in (slice(patches, patches + 1), slice(patches)):
+        shares = np.zeros((num_frames, patches + beside, 4), np.float32)
+        shares[:, alone, 0] = 1
+        made.append(Blend(np.zeros((shares.size // 4, 4), np.int32), shares.reshape(-1, 4)))
+    return tuple(made)
 
 
 def _linear_taps(place: Ints, lens: Ints, side: int) -> tuple[Ints, Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spaninfer_engine.ops.operation import Constant, Operation, Transposed, Use
+from spaninfer_engine.ops.operation import Constant, Operation, ScaledRows, Transposed, Use
 from spaninfer_engine.spec.attention_nodes import AxialRope, Rope
 from spaninfer_engine.spec.nodes import CacheGroup
 from spaninfer_engine.spec.weight_nodes import Linear, Norm, Ones, Weight
@@ -53,6 +53,11 @@ class ProgramBuilder:
     def linear(self, linear: Linear, x: str, name: str) -> str:
         """Append x @ weight.T + bias."""
         uses = affine(linear.weight, linear.bias)
+        if linear.scale is not None:
+            uses = tuple(
+                replace(use, tensors=(*use.tensors, linear.scale), view=ScaledRows())
+                for use in uses
+            )
         if linear.transposed:
             uses = (replace(uses[0], view=Transposed()), *uses[1:])
         return self.add("linear", x, name=name, uses=uses)

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spaninfer_engine.ops.bound import EXTRA, STEM, TOWER, ProgramKey, Result
-from spaninfer_engine.ops.operation import FlatRows, JoinedRows, OneRow, PartRows, TapRows, Use
+from spaninfer_engine.ops.operation import (
+    FlatRows,
+    JoinedRows,
+    LastAxis,
+    OneRow,
+    PartRows,
+    TapRows,
+    Use,
+)
 from spaninfer_engine.program.builder import ProgramBuilder
 from spaninfer_engine.program.lower import lower_layer
 from spaninfer_engine.program.program import Program
@@ -46,14 +54,18 @@ def _patches(tower: PatchTower) -> Program:
     program = ProgramBuilder(tower.ropes, groups=())
     features = program.add("features", name="features")
     places = None if tower.positions is None else _places(program, tower, tower.positions)
-    x = _product(program, tower.embedding, FlatRows(), features)
+    embedding, token = tower.embedding, tower.class_token
+    bias = None if token is None else embedding.bias
+    x = _product(
+        program, embedding if bias is None else Linear(embedding.weight), FlatRows(), features
+    )
     if places is not None:
         x = program.add("add", x, places, name="x", scale=1.0)
-    if tower.class_token is not None:
-        uses = (Use("table", (tower.class_token,), view=OneRow()),)
-        square = len(tower.squares)
-        token = program.add("blended_positions", name="class", uses=uses, square=square)
-        x = program.add("add", x, token, name="x", scale=1.0)
+    for square, row in enumerate((token, bias), len(tower.squares)):
+        if row is not None:  # the class token alone, or the patches alone
+            uses = (Use("table", (row,), view=OneRow()),)
+            added = program.add("blended_positions", name="row", uses=uses, square=square)
+            x = program.add("add", x, added, name="x", scale=1.0)
     x = program.norm(tower.pre_norm, x)
     mergers, rows = dict(tower.deepstack), list[str]()
     for index, layer in enumerate(tower.layers):
@@ -82,7 +94,8 @@ def _product(
 
 
 def _places(program: ProgramBuilder, tower: PatchTower, positions: PatchPositions) -> str:
-    uses = (Use("table", (positions.table,)),)
+    view = LastAxis() if len(positions.table.shape) > 2 else None
+    uses = (Use("table", (positions.table,), view=view),)
     square = tower.squares.index(positions.square)
     return program.add("blended_positions", name="places", uses=uses, square=square)
 

@@ -30,11 +30,12 @@ class Ones:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x @ weight.T + bias; x @ weight + bias where it is stored `transposed`."""
+    """x @ weight.T + bias, times `scale`; x @ weight + bias where it is stored `transposed`."""
 
     weight: Weight  # [out, in], or [in, out]
     bias: Weight | None = None  # [out]
     transposed: bool = False
+    scale: Weight | None = None  # [out]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from spaninfer_engine.backends.cpu.gemm import STACK, TURNED_STACK
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load.packed.file import AGAIN, Contents, PackedReader, write_packed
 from spaninfer_engine.load.packed.packing import Packing
-from spaninfer_engine.ops.operation import TakenApart, UnitRows, Use
+from spaninfer_engine.ops.operation import Use
 
 Weight: TypeAlias = Packed | NDArray[Any]
 
@@ -140,17 +140,11 @@ def _is_right(weight: Weight, shape: tuple[int, ...], layout: str) -> bool:
 
 def _shape(uses: Sequence[Use], layout: str) -> tuple[int, ...]:
     """Return the shape of weights below one another; of stacks (N O C), of others (O C)."""
-    shapes = [_shape_of(use) for use in uses]
+    shapes = [use.viewed_shape for use in uses]
     if layout not in _STACKS:
         return sum(shape[0] for shape in shapes), *shapes[0][1:]
     rows, columns = (2, 1) if layout == TURNED_STACK else (1, 2)
     return shapes[0][0], sum(shape[rows] for shape in shapes), shapes[0][columns]
-
-
-def _shape_of(use: Use) -> tuple[int, ...]:
-    if use.view is None or isinstance(use.view, UnitRows | TakenApart):  # of the same shape
-        return use.shape
-    return use.view(np.broadcast_to(np.float32(0), use.shape)).shape  # takes no memory
 
 
 def _name(use: Use) -> str:

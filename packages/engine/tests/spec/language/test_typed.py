@@ -14,6 +14,7 @@ from spaninfer_engine.spec.language.typed import (
     Type,
     choice,
     optional,
+    side,
     size,
 )
 
@@ -28,6 +29,8 @@ WORDS = choice("silu", "gelu", aliases={"swish": "silu"})
         (SIZE, 1, 1),
         (COUNT, 0, 0),
         (size(2, 3), 3, 3),
+        (side(20), 14, 14),
+        (side(20), (14, 14), 14),
         (NUMBER, 1, 1.0),
         (FLAG, False, False),
         (TEXT, "a", "a"),
@@ -60,6 +63,9 @@ def test_a_fitting_value_passes(type_: Type, given: object, wanted: object) -> N
         (SIZE, 2**41),
         (COUNT, -1),
         (size(2, 3), 4),
+        (side(20), (14, 16)),
+        (side(20), (14, 14, 14)),
+        (side(20), (21, 21)),
         (NUMBER, "1"),
         (NUMBER, False),
         (NUMBER, float("nan")),

@@ -20,8 +20,9 @@ def of_linear(linear: Linear, rows: int, columns: int) -> Misfits:
     yield from of_weight(
         linear.weight, *((columns, rows) if linear.transposed else (rows, columns))
     )
-    if linear.bias is not None:
-        yield from of_weight(linear.bias, rows)
+    for each in (linear.bias, linear.scale):
+        if each is not None:
+            yield from of_weight(each, rows)
 
 
 def of_norm(what: str, norm: Norm | None, channels: int) -> Misfits:

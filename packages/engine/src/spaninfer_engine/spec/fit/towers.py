@@ -8,6 +8,7 @@ from spaninfer_engine.spec.fit.mlp import of_mlp
 from spaninfer_engine.spec.fit.parts import Misfits, of_linear, of_norm, of_weight
 from spaninfer_engine.spec.nodes import Decoder, Layer
 from spaninfer_engine.spec.tower_nodes import TAPS, AudioTower, Merger, PatchTower, Resampler, Tower
+from spaninfer_engine.spec.weight_nodes import Weight
 
 
 def of_tower(tower: Tower, decoder: Decoder) -> Misfits:
@@ -47,8 +48,10 @@ def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
     if tower.embedding.bias is not None:
         yield from of_weight(tower.embedding.bias, hidden)
     if tower.positions is not None:
-        more = 0 if tower.class_token is None else 1
-        yield from of_weight(tower.positions.table, tower.positions.square.side**2 + more, hidden)
+        rows = tower.positions.square.side**2 + (tower.class_token is not None)
+        yield from of_weight(
+            tower.positions.table, *_of_one(tower.positions.table, 2), rows, hidden
+        )
     if tower.window is not None and (tower.window < tower.merge or tower.window % tower.merge):
         yield f"windows of {tower.window} patches do not hold squares of {tower.merge}"
     if any(_attends_in_windows(layer) for layer in tower.layers) and tower.window is None:
@@ -68,11 +71,16 @@ def _patch_tower(tower: PatchTower, decoder: Decoder) -> Misfits:
     if tower.extra is not None:
         yield from of_weight(tower.extra, *tower.extra.shape[:-1], tower.width)
     if tower.class_token is not None:
-        yield from of_weight(tower.class_token, hidden)
+        yield from of_weight(tower.class_token, *_of_one(tower.class_token, 1), hidden)
         if tower.tile is None or tower.window is not None or isinstance(tower.merger, Resampler):
             yield "a class token comes behind tiles, without windows and queries"
     yield from of_norm("norm in front of the tower", tower.pre_norm, hidden)
     yield from of_norm("norm of the tower", tower.norm, hidden)
+
+
+def _of_one(weight: Weight, axes: int) -> tuple[int, ...]:
+    """Return axes of one in front of a weight's last axes, as many as it has."""
+    return (1,) * (len(weight.shape) - axes)
 
 
 def _tower_layer(layer: Layer, tower: Tower) -> Misfits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from spaninfer_engine.errors import shown
 from spaninfer_engine.spec.language.syntax import BadValue
@@ -34,6 +35,20 @@ def size(least: int = 1, most: int = 2**40) -> Type:
         return number
 
     return Type("integer" if least == 1 else f"integer from {least}", accept)
+
+
+def side(most: int) -> Type:
+    """Return the type of a square's side, which may be said twice: [14, 14]."""
+    one = size(most=most)
+
+    def accept(value: object) -> int:
+        if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
+            value = value[0]
+        if isinstance(value, tuple):
+            raise BadValue(f"expected a square's side, got {shown(value)}")
+        return cast(int, one.accept(value))
+
+    return Type("integer, or two that are equal", accept)
 
 
 def number(least: float, most: float = MAX_NUMBER) -> Type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from spaninfer_engine.spec.attention_nodes import RaggedAttention, SplitQkv
@@ -10,7 +11,7 @@ from spaninfer_engine.spec.maker import Maker, NormKind, NormRule
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GatedMLP, PlainMLP
 from spaninfer_engine.spec.nodes import Layer, Norms
 from spaninfer_engine.spec.scope import Scope
-from spaninfer_engine.spec.weight_nodes import Linear, Norm
+from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 
 class TowerReader:
@@ -67,11 +68,18 @@ class TowerReader:
 
     def _down(self, within: str) -> Linear:
         name, ffn = self.maker.name("down", within), self._size("ffn")
-        return self.maker.linear(name, self.hidden, ffn, bias=self._bias, split=1)
+        down = self.maker.linear(name, self.hidden, ffn, bias=self._bias, split=1)
+        return replace(down, scale=self._scale("scale2", within))
 
     def _out(self, within: str) -> Linear:
         name = self.maker.name("o", within)
-        return self.maker.linear(name, self.hidden, self.hidden, bias=self._bias, split=1)
+        out = self.maker.linear(name, self.hidden, self.hidden, bias=self._bias, split=1)
+        return replace(out, scale=self._scale("scale1", within))
+
+    def _scale(self, key: str, within: str) -> Weight | None:
+        """Return the factors of a layer's channels, before they are added."""
+        name = self.maker.name(key, within, suffix="")
+        return Weight(name, (self.hidden,)) if name else None
 
     def name(self, key: str, within: str | None = None, j: int = 0, suffix: str = ".weight") -> str:
         """Return the name of a part that the tower has; SpecError where the spec says none."""

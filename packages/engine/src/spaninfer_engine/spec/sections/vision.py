@@ -123,7 +123,12 @@ class VisionReader(TowerReader):
     def _class_token(self) -> Weight | None:
         """Return the embedding of what attends beside a tile's patches."""
         name = self.maker.name("class", self.maker.prefix, suffix="")
-        return Weight(name, (self.hidden,)) if name else None
+        axes = 2 * self._pos_axes()  # of a batch, and of places
+        return Weight(name, (*axes, self.hidden)) if name else None
+
+    def _pos_axes(self) -> tuple[int, ...]:
+        """Return the axes in front of the table's own."""
+        return (1,) if self.scope.flag("vision", "pos_batched") else ()
 
     def _embedding(self) -> Linear:
         """Return the patch embedding: stored as a convolution, in which no two patches overlap."""
@@ -150,7 +155,8 @@ class VisionReader(TowerReader):
         if side * side != rows:
             raise self.scope.error("vision", "pos_table", f"{rows} rows are no square")
         more = 0 if self._class_token() is None else 1
-        table = Weight(self.whole_name("pos"), (rows + more, self.hidden))
+        shape = *self._pos_axes(), rows + more, self.hidden
+        table = Weight(self.whole_name("pos"), shape)
         return PatchPositions(table, Square(side, self._stretch()))
 
     def _stretch(self) -> Stretch:

@@ -15,6 +15,7 @@ from spaninfer_engine.spec.language.typed import (
     choice,
     number,
     optional,
+    side,
     size,
 )
 from spaninfer_engine.spec.vocabulary.words import REQUIRED, Section, Word
@@ -91,14 +92,12 @@ def vision(activation: Type) -> Section:
                 "behind it are not used",
             ),
             "videos": Word(FLAG, True, "it sees videos, too"),
-            "tile": Word(
-                optional(size(most=MAX_TILE)), "null", "pixels of the side of every picture"
-            ),
+            "tile": Word(optional(side(MAX_TILE)), "null", "pixels of the side of every picture"),
             "tile_tokens": Word(
                 optional(size(most=MAX_TILE)), "null", "rows of a tile, whose number gives `merge`"
             ),
             "channels": Word(size(most=64), 3, "numbers of a pixel"),
-            "patch": Word(size(most=MAX_PIXELS), REQUIRED, "pixels of a patch's side"),
+            "patch": Word(side(MAX_PIXELS), REQUIRED, "pixels of a patch's side"),
             "patch_bias": Word(FLAG, False, "the patch embedding has a bias"),
             "patch_flat": Word(FLAG, False, "it is stored as a matrix"),
             "temporal": Word(size(most=64), 1, "frames of a patch"),
@@ -134,6 +133,9 @@ def vision(activation: Type) -> Section:
             ),
             "theta_style": Word(
                 choice("half", "interleaved"), "half", "which channels make a pair"
+            ),
+            "pos_batched": Word(
+                FLAG, False, "positions and class token are stored as those of a batch of one"
             ),
             "class_first": Word(
                 FLAG, False, "the class token's position is the table's first, not its last"

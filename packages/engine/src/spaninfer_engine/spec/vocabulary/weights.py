@@ -114,6 +114,8 @@ _TOWER_NAMES = {
     "o": name("attn.proj", "output projection"),
     "up": name("mlp.fc1", "up projection"),
     "down": name("mlp.fc2", "down projection"),
+    "scale1": name("", "factors of the attention's output; the whole name"),
+    "scale2": name("", "factors of the MLP's output; the whole name"),
     "pos": name("", "learned positions; the whole name"),
 }
 
