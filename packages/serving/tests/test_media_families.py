@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 from media_asking import ask, details, heard, refused, say, tokenized
+from seeing_families import OTHER_TEXTS, SEEING
 from seeing_folder import (
     AUDIO,
     VISUAL,
@@ -20,6 +21,7 @@ from seeing_folder import (
     tone,
 )
 from spaninfer_engine import Engine
+from spaninfer_engine.spec.describe import list_specs
 
 
 def test_low_detail_is_512_pixels_a_side_and_the_others_are_the_models_own(
@@ -84,3 +86,46 @@ def test_qwen2_audio_hears_clips_over_http(
     assert answer.choices[0].message.content == expected.text
     assert answer.usage.prompt_tokens == len(expected.prompt_ids)
     assert "this model takes audio" in told["message"]
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_two_images_and_text_in_any_order_are_answered_as_by_the_engine(
+    name: str, connect: Callable[..., openai.OpenAI], tmp_path: Path
+) -> None:
+    family, files = SEEING[name], [png(56, 84, seed) for seed in range(2)]
+    first, second = ({"type": "image", "image": file} for file in files)
+    asked = [
+        [first, say("What?")],
+        [say("See "), second, say(" and "), first],
+        [first, second, say("?")],
+    ]
+    options: Any = {"weights": "dummy", "memory": "8MiB", "max_len": 640, "span_len": 16}
+    greedy: Any = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True}
+    more = {"ignore_eos": True, "return_token_ids": True}
+    with Engine(family.save(tmp_path), backend="reference", **options) as engine:
+        client = connect(engine)
+        answers = [
+            ask(client, *map(_over_http, content), max_tokens=4, extra_body=more)
+            for content in asked
+        ]
+        expected = [
+            engine.chat([{"role": "user", "content": content}], **greedy) for content in asked
+        ]
+
+    for answer, told in zip(answers, expected, strict=True):
+        assert answer.choices[0].token_ids == list(told.token_ids)
+        assert answer.usage.prompt_tokens == len(told.prompt_ids)
+    beside = family.tokens if family.beside is None else family.beside
+    counts = [details(answer)["image_tokens"] for answer in answers]
+    assert counts == [family.tokens, 2 * beside, 2 * beside]
+
+
+def _over_http(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message to the engine as one to its server."""
+    return picture(part["image"]) if "image" in part else part
+
+
+def test_every_family_that_sees_is_asked_over_http() -> None:
+    seeing = {each.name for each in list_specs() if each.kind == "vlm"}
+
+    assert seeing == {*SEEING, *OTHER_TEXTS, "qwen_vl"}  # the last is asked above

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from spaninfer_engine.preprocess.parts import MediaPart
 from spaninfer_engine.preprocess.prepared import PreparedMedia
 from spaninfer_engine.preprocess.processor import MediaProcessor
 from spaninfer_engine.request.media import TowerInput
-from spaninfer_multimodal import Processors, load_processors
+from spaninfer_multimodal import load_processors
 
 
 def made(num_values: int) -> PreparedMedia:
@@ -30,13 +33,15 @@ def png(colour: tuple[int, int, int]) -> bytes:
     return data.getvalue()
 
 
-@pytest.fixture
-def preparer(tmp_path: pytest.TempPathFactory) -> MediaProcessor:
-    settings = '{"image_processor_type": "Qwen2VLImageProcessor"}'
-    (tmp_path / "preprocessor_config.json").write_text(settings)  # type: ignore[operator]
-    processors: Processors = load_processors(tmp_path)  # type: ignore[arg-type]
+def _preparer(folder: Path, images: Mapping[str, Any]) -> MediaProcessor:
+    (folder / "preprocessor_config.json").write_text(json.dumps(images))
     layout = MediaLayout(placeholders={"image": 1, "video": 2})
-    return MediaProcessor(processors, layout, tokenizer=None)  # type: ignore[arg-type]
+    return MediaProcessor(load_processors(folder), layout, tokenizer=None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def preparer(tmp_path: Path) -> MediaProcessor:
+    return _preparer(tmp_path, {"image_processor_type": "Qwen2VLImageProcessor"})
 
 
 def test_the_least_recently_used_make_room() -> None:
@@ -100,6 +105,27 @@ def test_what_was_decoded_elsewhere_is_known_by_its_file(preparer: MediaProcesso
     assert preparer.known.get(digest) is first
     assert preparer.prepare(MediaPart("image", data, "here")) is first
     assert preparer.prepare(MediaPart("image", first, "here")) is first
+
+
+def test_a_picture_alone_and_one_of_several_are_known_apart_where_they_are_prepared_differently(
+    tmp_path: Path,
+) -> None:
+    images = {
+        "image_processor_type": "LlavaOnevisionImageProcessor",
+        "size": {"height": 56, "width": 56},
+        "image_grid_pinpoints": [[56, 112]],
+        "num_image_tokens": 64,
+        "vision_aspect_ratio": "anyres_max_9",
+    }
+    preparer, data = _preparer(tmp_path, images), png((0, 90, 0))
+
+    alone, one_of_several, again = (
+        preparer.prepare(MediaPart("image", data, "here", is_alone=is_alone))
+        for is_alone in (True, False, True)
+    )
+
+    assert alone is again
+    assert alone.input.num_tokens > one_of_several.input.num_tokens == 64 + 1
 
 
 def test_digests_tell_kinds_options_tenants_and_urls_from_files_apart() -> None:

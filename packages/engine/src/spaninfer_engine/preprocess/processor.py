@@ -103,7 +103,7 @@ class MediaProcessor:
             return self._prepared(given, part)
         data = bytes_of(part)
         file_digest = self.digests.of(part.kind, data, part.options, tenant)
-        if (known := self.known.get(file_digest)) is not None:
+        if (known := self.known_of(file_digest, is_alone=part.is_alone)) is not None:
             return known
         sampling = self.sampling(part.options)
         return self._learned(file_digest, decoded(part, data, sampling), part)
@@ -113,8 +113,20 @@ class MediaProcessor:
     ) -> PreparedMedia:
         """Return media prepared, and keep them for the next request that shows the same file."""
         made = self._prepared(media, part)
-        self.known.put(file_digest, made)
+        self.known.put(self._place(file_digest, is_alone=part.is_alone), made)
         return made
+
+    def known_of(self, file_digest: bytes, *, is_alone: bool) -> PreparedMedia | None:
+        """Return what was made of a file before, if it is kept.
+
+        `is_alone`: it is the conversation's only one of its kind, as `MediaPart` says.
+        """
+        return self.known.get(self._place(file_digest, is_alone=is_alone))
+
+    def _place(self, file_digest: bytes, *, is_alone: bool) -> bytes:
+        """Return where a file is kept: of some models, a picture alone is prepared differently."""
+        is_told = isinstance(self._processors.vision, AnyResProcessor)
+        return file_digest + b"alone" * (is_alone and is_told)
 
     def _prepared(self, media: Image | Video | Audio, part: MediaPart) -> PreparedMedia:
         try:

@@ -8,6 +8,7 @@ media and end with the server.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -79,8 +80,9 @@ class MediaInputs:
                 param="messages",
                 code="too_many_media",
             )
+        kinds = Counter(source_of(part)[0] for part in parts.values())
         read = await asyncio.gather(
-            *(self._read(place, part, body, tenant) for place, part in parts.items()),
+            *(self._read(place, part, body, tenant, kinds) for place, part in parts.items()),
             return_exceptions=True,
         )
         found: dict[Place, ReadPart] = {}
@@ -97,7 +99,12 @@ class MediaInputs:
                 self._pool.close()
 
     async def _read(
-        self, place: Place, part: MediaPart, body: SeenConversation, tenant: str
+        self,
+        place: Place,
+        part: MediaPart,
+        body: SeenConversation,
+        tenant: str,
+        kinds: Counter[MediaKind],
     ) -> ReadPart:
         """Return a part as the engine takes it: prepared, if this tenant's file was before."""
         kind, url = source_of(part)
@@ -114,7 +121,8 @@ class MediaInputs:
                 digest = processor.digests.of(kind, file, options, tenant)
             else:
                 digest = await asyncio.to_thread(processor.digests.of, kind, file, options, tenant)
-            if (known := processor.known.get(digest)) is not None:
+            known = processor.known_of(digest, is_alone=kinds[kind] == 1)
+            if known is not None:
                 return ReadPart({"type": kind, kind: known, **options}, 0)
             if isinstance(file, str):
                 file = await reader.read_bytes(url, job.limits.max_bytes)
