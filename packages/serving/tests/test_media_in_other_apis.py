@@ -173,6 +173,74 @@ def test_only_users_show_media(connected: openai.OpenAI) -> None:
         assert caught.value.param == "input[0]"
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def test_a_result_of_a_tool_shows_images_in_each_api(clients: SimpleNamespace) -> None:
+    asked = {"role": "user", "content": QUESTION}
+    made = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    clip = url(film(4, 28, 56), "video/webp")
+    shown = [asks("Here: "), image(SEEN), {"type": "input_file", "file_data": clip}]
+    response = clients.openai.responses.create(
+        model="tiny",
+        input=[asked, made, {"type": "function_call_output", "call_id": "c1", "output": shown}],
+        max_output_tokens=6,
+        temperature=0,
+    )
+    film_part = {"type": "video_url", "video_url": {"url": clip}}
+    content = [text("Here: "), picture(SEEN), film_part]
+    calling = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": content}
+    said, num_tokens = completed(clients.openai, asked, calling, result)
+    stills = [text("Here: "), picture(SEEN)]
+    of_stills, num_stills = completed(clients.openai, asked, calling, result | {"content": stills})
+    _, num_blind = completed(clients.openai, asked, calling, result | {"content": "Here: "})
+    used = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    seen = {"type": "tool_result", "tool_use_id": "c1", "content": [text("Here: "), block(SEEN)]}
+    turns = [asked, {"role": "assistant", "content": [used]}, {"role": "user", "content": [seen]}]
+    message = say(clients.anthropic.messages.create, turns, max_tokens=6)
+    listed = clients.openai.responses.input_items.list(
+        response.id, order="asc", include=["message.input_image.image_url"]
+    )
+
+    assert (response.output_text, response.usage.input_tokens) == (said, num_tokens)
+    usage = message.usage
+    assert message.content[0].text == of_stills
+    assert usage.input_tokens + usage.cache_read_input_tokens == num_stills
+    assert num_tokens > num_stills > num_blind
+    parts = listed.data[-1].output
+    assert [part.type for part in parts] == ["input_text", "input_image", "input_file"]
+    assert (parts[1].image_url, parts[2].file_data) == (url(SEEN), clip)
+
+
+def test_media_in_a_result_that_cannot_be_used_are_refused_by_their_own_name(
+    clients: SimpleNamespace,
+) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    broken = [asks(), image(b"no picture")]
+    output = {"type": "function_call_output", "call_id": "c1", "output": broken}
+    with pytest.raises(openai.BadRequestError) as caught:
+        clients.openai.responses.create(model="tiny", input=[output])
+    assert caught.value.param == "input[0].output[1]"
+
+    seen = {"type": "tool_result", "tool_use_id": "c1", "content": [text(), block(b"no picture")]}
+    with pytest.raises(anthropic.BadRequestError, match=r"content\[0\].content\[1\] cannot"):
+        say(clients.anthropic.messages.create, [{"role": "user", "content": [seen]}], max_tokens=6)
+
+
+def test_blocks_of_another_role_are_refused(clients: SimpleNamespace) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
+    used = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+    for role, wrong in (("assistant", result), ("user", used)):
+        with pytest.raises(anthropic.BadRequestError, match=str(wrong["type"])):
+            say(
+                clients.anthropic.messages.create,
+                [{"role": role, "content": [wrong]}],
+                max_tokens=6,
+            )
+
+
 def test_a_message_about_images_is_the_answer_of_a_chat(clients: SimpleNamespace) -> None:
     linked = {"type": "image", "source": {"type": "url", "url": url(OTHER)}}
     content = [text(), block(SEEN), text(" or "), linked]

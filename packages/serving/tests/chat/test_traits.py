@@ -39,7 +39,7 @@ PUBLISHED = {
     "meta-llama-Llama-3.1-8B-Instruct": ("llama3", None, True, OBJECTS),
     "meta-llama-Llama-3.2-3B-Instruct": ("llama3", None, True, OBJECTS),
     "meta-llama-Llama-3.3-70B-Instruct": ("llama3", None, True, OBJECTS),
-    "microsoft-Phi-3.5-mini-instruct": (None, None, False, OBJECTS),
+    "microsoft-Phi-3.5-mini-instruct": (None, None, False, CallStyle(no_content="empty")),
     "mistralai-Mistral-Nemo-Instruct-2407": ("mistral", None, True, OBJECTS),
 }  # fmt: skip
 
@@ -339,6 +339,50 @@ def test_calls_that_have_to_be_made_are_a_grammar(body, functions, is_one):
     assert {name for name in TOOLS if f'"{name}"' in grammar} == functions
     assert (")*" not in grammar.splitlines()[0]) == is_one
     assert "<[8]>" in grammar
+
+
+TURNS = "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
+PARTS = "{% for p in m.content or [] %}"
+ENDS = "{% endfor %}{% endif %}{% endfor %}"
+SEES = "{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}"
+ASKS_ROLE = (
+    "{% if p.type == 'image' and m.role == 'user' %}<image>{% else %}{{ p.text }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        (TURNS + PARTS + SEES + ENDS, {"image"}),
+        (TURNS + PARTS + ASKS_ROLE + ENDS, set()),
+        (TURNS + PARTS + "<{{ p.type }}>{{ p.text or '' }}" + ENDS, {"image", "video", "audio"}),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", set()),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", set()),
+        ("{% for m in messages %}{{ {'x': m.content | string} | tojson }}{% endfor %}", set()),
+        ("{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}"
+         "{% endfor %}", set()),
+        ("{{ messages[0].content }}", set()),
+    ],
+    ids=["all roles", "users alone", "all kinds", "as Python", "as JSON", "both", "no tools",
+         "no results"],
+)  # fmt: skip
+def test_media_in_results_of_tools_are_taken_where_the_template_shows_them(source, kinds):
+    assert traits_of(made(source), NOTHING).result_media == kinds
+
+
+def test_media_that_a_result_would_lose_are_refused_by_their_place():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    text = {"type": "text", "text": "It is"}
+    assistant = {"role": "assistant", "content": None, "tool_calls": [call("look", {})]}
+    body = chat(assistant, {"role": "tool", "tool_call_id": "abcdefghi", "content": [text, image]})
+    seeing, blind = (made(TURNS + PARTS + shown + ENDS) for shown in (SEES, ASKS_ROLE))
+
+    with pytest.raises(Problem, match="a message of the user") as caught:
+        chat_prompt(body, traits_of(blind, NOTHING))
+    prompt = chat_prompt(body, traits_of(seeing, NOTHING))
+
+    assert caught.value.param == "messages[2].content[1]"
+    assert seeing.render(prompt.messages).text.endswith("[tool]It is<image>")
 
 
 def test_tools_that_are_not_allowed_are_shown_but_no_part_of_the_grammar():

@@ -56,7 +56,7 @@ def chat_prompt(
     only their kinds are known.
     """
     return ChatPrompt(
-        list(_messages(body.messages, traits.call_style, media or {})),
+        list(_messages(body.messages, traits, media or {})),
         [_tool(tool) for tool in offered(body, traits)] or None,
         effort_variables(body.reasoning_effort, traits) | body.chat_template_kwargs,
     )
@@ -147,9 +147,10 @@ def effort_variables(effort: str | None, traits: ChatTraits) -> dict[str, Any]:
 
 
 def _messages(
-    messages: Sequence[Message], style: CallStyle, media: Media
+    messages: Sequence[Message], traits: ChatTraits, media: Media
 ) -> Iterator[dict[str, Any]]:
     """Yield messages as templates take them; results of tools get the names of their functions."""
+    style = traits.call_style
     names: dict[str, str] = {}
     for number, message in enumerate(messages):
         names |= {call.id: call.name for call in message.tool_calls}
@@ -161,6 +162,8 @@ def _messages(
                 for at, call in enumerate(message.tool_calls)
             ]
         else:
+            if message.role == "tool":
+                _check_result(number, message, traits)
             given["content"] = _content(number, message, media)
         if message.reasoning_content is not None:
             given["reasoning_content"] = message.reasoning_content
@@ -182,6 +185,21 @@ def _content(number: int, message: Message, media: Media) -> str | list[Mapping[
         else media.get((number, at)) or _unread(source_of(parts[at])[0])
         for at, part in enumerate(message.content)
     ]
+
+
+def _check_result(number: int, message: Message, traits: ChatTraits) -> None:
+    """Raise Problem for media in the result of a tool that the template would not show."""
+    for at, part in message.media().items():
+        kind, _ = source_of(part)
+        if kind not in traits.result_media:
+            place = f"messages[{number}].content[{at}]"
+            raise _refused(
+                f"{place} is of kind {kind} in the result of a tool, and this model's chat "
+                "template does not show it there; send it in a message of the user behind the "
+                "result",
+                place,
+                "unsupported_parameter",
+            )
 
 
 def _unread(kind: str) -> dict[str, Any]:

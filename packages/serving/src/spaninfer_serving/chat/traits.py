@@ -17,7 +17,7 @@ from spaninfer_serving.dialects.harmony import Harmony
 from spaninfer_serving.dialects.marked import Thinking
 from spaninfer_serving.dialects.table import DIALECTS, Dialect
 
-NEEDLE, TOOL_NAME = "probe_of_arguments", "probe_of_tools"
+NEEDLE, TOOL_NAME, RESULT = "probe_of_arguments", "probe_of_tools", "probe_of_results"
 SWITCHES = {
     "enable_thinking": re.compile(r"\benable_thinking\b"),
     "thinking": re.compile(r"(?<![.\w])thinking is (not )?defined"),
@@ -50,6 +50,7 @@ class ChatTraits:
     thinking: Thinking | None
     takes_tools: bool
     call_style: CallStyle
+    result_media: frozenset[str]  # kinds of media that it shows in results of tools
     switches: tuple[str, ...]
     has_effort: bool
     controls: Mapping[str, int]
@@ -80,14 +81,15 @@ def traits_of(
     """Return the traits of a template; `tool_parser` names its dialect where that is known."""
     source = _source(template, has_tools=False) + _source(template, has_tools=True)
     name = tool_parser or find_dialect(source)
-    thinking = find_thinking(source)
+    thinking, style = find_thinking(source), _find_call_style(template)
     marks = marks_in([DIALECTS[name] if name else None, thinking])
     return ChatTraits(
         dialect_name=name,
         is_named=tool_parser is not None,
         thinking=thinking,
         takes_tools=_takes_tools(template),
-        call_style=_find_call_style(template),
+        call_style=style,
+        result_media=frozenset(_find_result_media(template, style)),
         switches=tuple(name for name, sign in SWITCHES.items() if sign.search(source)),
         has_effort=EFFORT in source,
         controls=dict(_controls_in(tokenizer, marks)),
@@ -117,21 +119,41 @@ def _find_call_style(template: ChatTemplate) -> CallStyle:
     """Return the first style in which a template writes a call's arguments as JSON, or unquoted.
 
     Objects come first, as transformers has them: a text would become a quoted one. A template that
-    joins arguments to its own text fails with an object.
+    joins arguments to its own text fails with an object. Of one that writes no calls, the first
+    style that it takes.
     """
     contents: tuple[EmptyContent, ...] = ("null", "absent", "empty")
+    taken = []
     for no_content, are_objects in product(contents, (True, False)):
         style = CallStyle(are_objects, no_content)
-        call = {
-            "id": "abcdefghi",
-            "type": "function",
-            "function": {"name": TOOL_NAME, "arguments": _PROBE[are_objects]},
-        }
-        message = {"role": "assistant", "tool_calls": [call], **content_of("", style)}
-        text = _rendered(template, [_USER, message])
+        text = _rendered(template, [_USER, _calling(style)])
         if NEEDLE in text and not _WRONG.search(text):
             return style
-    return CallStyle()
+        if text:
+            taken.append(style)
+    return next(iter(taken), CallStyle())
+
+
+def _calling(style: CallStyle) -> dict[str, Any]:
+    """Return a message with a call."""
+    function = {"name": TOOL_NAME, "arguments": _PROBE[style.are_objects]}
+    call = {"id": "abcdefghi", "type": "function", "function": function}
+    return {"role": "assistant", "tool_calls": [call], **content_of("", style)}
+
+
+def _find_result_media(template: ChatTemplate, style: CallStyle) -> Iterator[str]:
+    """Yield the kinds of media for which a template writes something in the result of a tool, other
+    than the part as it is in Python or JSON.
+    """
+    before, text = [_USER, _calling(style)], {"type": "text", "text": RESULT}
+    result = {"role": "tool", "tool_call_id": "abcdefghi", "name": TOOL_NAME}
+    without = _rendered(template, [*before, result | {"content": [text]}])
+    for kind in ("image", "video", "audio"):
+        shown = _rendered(
+            template, [*before, result | {"content": [text, {"type": kind, kind: ""}]}]
+        )
+        if RESULT in shown and len(shown) > len(without) and not _PART.search(shown):
+            yield kind
 
 
 def content_of(text: str, style: CallStyle) -> Mapping[str, str | None]:
@@ -148,6 +170,7 @@ _TOOL = {
     "parameters": {"type": "object", "properties": {}, "required": []},
 }
 _PROBE: dict[bool, Any] = {True: {NEEDLE: "x"}, False: f'{{"{NEEDLE}": "x"}}'}
+_PART = re.compile(rf"""['"]text['"]: *\\*['"]{RESULT}""")  # as Python or JSON writes it
 _WRONG = re.compile(rf"'{NEEDLE}|\\\"{NEEDLE}|\bNone\b")  # Python's spelling, a text in a text
 
 

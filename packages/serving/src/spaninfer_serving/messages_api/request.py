@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -113,21 +114,39 @@ def _results_and_parts(turn: TurnMessage, place: str) -> Iterator[OriginalMessag
         if waiting:
             yield _said(turn, place, waiting)
             waiting = []
-        failed = "Error: " if block.is_error else ""  # templates have no other word for it
-        content = failed + _text(block.content)
-        message = Message(role="tool", tool_call_id=block.tool_use_id, content=content)
-        yield OriginalMessage(message, here)
+        yield _result(block, here)
     if waiting or not turn.content:
         yield _said(turn, place, waiting)
 
 
+def _result(block: ToolResultBlock, place: str) -> OriginalMessage:
+    """Return the result of a tool as a message."""
+    parts: list[tuple[str, Part]] = []
+    if block.is_error:  # templates have no other word for it
+        parts.append((place, TextPart(type="text", text="Error: ")))
+    if isinstance(block.content, str):
+        parts.append((place, TextPart(type="text", text=block.content)))
+    else:
+        for at, each in enumerate(block.content):
+            parts += _parts(each, f"{place}.content[{at}]")
+    return _joined(partial(Message, role="tool", tool_call_id=block.tool_use_id), place, parts)
+
+
 def _said(turn: TurnMessage, place: str, parts: Sequence[tuple[str, Part]]) -> OriginalMessage:
-    """Return parts of a turn and their places as one message: text where there are no media."""
+    """Return parts of a turn and their places as one message."""
+    return _joined(partial(Message, role=turn.role), place, parts)
+
+
+def _joined(
+    message: Callable[..., Message], place: str, parts: Sequence[tuple[str, Part]]
+) -> OriginalMessage:
+    """Return what `message` makes of parts: of one text where there are no media."""
     texts = [part.text for _, part in parts if isinstance(part, TextPart)]
     if len(texts) == len(parts):
-        return OriginalMessage(Message(role=turn.role, content="".join(texts)), place)
-    message = Message(role=turn.role, content=[part for _, part in parts])
-    return OriginalMessage(message, place, [at for at, _ in parts])
+        return OriginalMessage(message(content="".join(texts)), place)
+    return OriginalMessage(
+        message(content=[part for _, part in parts]), place, [at for at, _ in parts]
+    )
 
 
 def _parts(block: object, place: str) -> Iterator[tuple[str, Part]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from spaninfer_serving.answers.blocks import BlockAnswer
 from spaninfer_serving.answers.chat import call_of
@@ -16,7 +17,6 @@ from spaninfer_serving.wire.input_parts import (
     InputPart,
     InputParts,
     InputText,
-    InputTexts,
     kind_at,
 )
 from spaninfer_serving.wire.media import (
@@ -179,21 +179,26 @@ def _turns(items: Iterable[InputItem]) -> Iterator[OriginalMessage]:
             case InputMessage(role="assistant"):
                 turn = _Turn(place, content=_text(item.content))
             case InputMessage():
-                yield _message(item, place)
+                said_by = partial(Message, role=item.role)
+                yield _said(item.content, said_by, place, f"{place}.content")
             case InputCallOutput():
-                output = _text(item.output)
-                message = Message(role="tool", tool_call_id=item.call_id, content=output)
-                yield OriginalMessage(message, place)
+                result = partial(Message, role="tool", tool_call_id=item.call_id)
+                yield _said(item.output, result, place, f"{place}.output")
     yield from turn.messages()
 
 
-def _message(item: InputMessage, place: str) -> OriginalMessage:
-    """Return a message of a user or of the system: in parts where there are media."""
-    if isinstance(item.content, str) or all(isinstance(each, InputText) for each in item.content):
-        return OriginalMessage(Message(role=item.role, content=_text(item.content)), place)
-    parts = [_part(each) for each in item.content]
-    places = [f"{place}.content[{at}]" for at in range(len(parts))]
-    return OriginalMessage(Message(role=item.role, content=parts), place, places)
+def _said(
+    content: InputParts, message: Callable[..., Message], place: str, inside: str
+) -> OriginalMessage:
+    """Return what `message` makes of a content: of parts where there are media.
+
+    `inside` is the place of the content.
+    """
+    if isinstance(content, str) or all(isinstance(each, InputText) for each in content):
+        return OriginalMessage(message(content=_text(content)), place)
+    parts = [_part(each) for each in content]
+    places = [f"{inside}[{at}]" for at in range(len(parts))]
+    return OriginalMessage(message(content=parts), place, places)
 
 
 def _part(part: InputPart) -> Part:
@@ -229,7 +234,7 @@ def _image(url: str, part: InputImage | InputFile) -> ImagePart:
     return ImagePart(type="image_url", image_url=ImageUrl(url=url, detail=part.detail))
 
 
-def _text(content: InputParts | InputTexts) -> str:
+def _text(content: InputParts) -> str:
     """Return the text of a content."""
     if isinstance(content, str):
         return content

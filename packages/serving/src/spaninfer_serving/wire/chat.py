@@ -65,8 +65,9 @@ class Message(BaseModel):
             raise ValueError(f"has tool_calls or reasoning_content, and the role is {self.role}")
         if (self.role == "tool") != (self.tool_call_id is not None):
             raise ValueError(f"has the role {self.role}; a tool_call_id belongs to tools alone")
-        if self.role != "user" and self.media():
-            raise ValueError(f"has media, and the role is {self.role}; media are a user's")
+        if self.role not in ("user", "tool") and self.media():
+            why = "media are a user's, or a tool's"
+            raise ValueError(f"has media, and the role is {self.role}; {why}")
         return self
 
     def text(self) -> str:

@@ -92,7 +92,6 @@ InputPart: TypeAlias = Annotated[
     ),
 ]
 
-InputTexts: TypeAlias = str | Annotated[list[InputText], Field(fail_fast=True)]
 InputParts: TypeAlias = str | Annotated[list[InputPart], Field(fail_fast=True)]
 
 

@@ -49,17 +49,6 @@ class ToolUseBlock(Block):
     input: dict[str, Any]
 
 
-class ToolResultBlock(Block):
-    """The result of a call."""
-
-    not_supported: ClassVar = {"toolset_name": (None,)}
-
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: str | Annotated[list[TextBlock], Field(fail_fast=True)] = ""
-    is_error: bool = False
-
-
 class Base64Source(ObjectFields):
     """The bytes of an image; its format is known by its first bytes."""
 
@@ -127,6 +116,25 @@ class DocumentBlock(Block):
     title: str | None = None
     context: str | None = None
     citations: NoCitations | None = None
+
+
+ResultBlock: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("Kind:text")]
+    | Annotated[ImageBlock, Tag("Kind:image")]
+    | Annotated[DocumentBlock, Tag("Kind:document")],
+    type_discriminator("a block of a result", "text", "image", "document"),
+]
+
+
+class ToolResultBlock(Block):
+    """The result of a call."""
+
+    not_supported: ClassVar = {"toolset_name": (None,)}
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[list[ResultBlock], Field(fail_fast=True)] = ""
+    is_error: bool = False
 
 
 ContentBlock: TypeAlias = Annotated[

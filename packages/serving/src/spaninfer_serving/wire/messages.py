@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
@@ -17,6 +18,13 @@ from spaninfer_serving.wire.message_blocks import (
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.tools import MAX_TOOLS, NAME
 
+_OF_OTHERS: Mapping[str, frozenset[str]] = {
+    "user": frozenset({"thinking", "tool_use"}),
+    "assistant": frozenset({"tool_result"}),
+    "system": frozenset({"thinking", "tool_use", "tool_result"}),
+}
+"""Blocks that only another role's turns have."""
+
 
 class TurnMessage(ObjectFields):
     """A turn of the conversation."""
@@ -29,6 +37,10 @@ class TurnMessage(ObjectFields):
         kinds = {block.type for block in self.content if not isinstance(block, str)}
         if self.role != "user" and kinds & {"image", "document"}:
             raise ValueError(f"has media, and the role is {self.role}; media are a user's")
+        foreign = kinds & _OF_OTHERS[self.role]
+        if foreign:
+            said = ", ".join(sorted(foreign))
+            raise ValueError(f"has {said}, and the role is {self.role}, which has none")
         return self
 
 

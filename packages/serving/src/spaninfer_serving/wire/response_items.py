@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, Tag, field_validator, model_validator
 from pydantic_core import from_json
 
 from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
-from spaninfer_serving.wire.input_parts import InputParts, InputText, InputTexts
+from spaninfer_serving.wire.input_parts import InputParts, InputText
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -83,7 +83,7 @@ class InputCallOutput(ObjectFields):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
-    output: InputTexts
+    output: InputParts
     id: str | None = None
     status: ItemStatus | None = None
 
