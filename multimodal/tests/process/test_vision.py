@@ -18,6 +18,10 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
 )
@@ -367,6 +371,25 @@ def test_llama_4_rounds_what_bytes_stand_for_as_it_is_computed_in_bfloat16(tmp_p
     mean, std = (torch.tensor(each, dtype=torch.bfloat16)[:, None] for each in uneven.values())
     wanted = (torch.arange(256).bfloat16() * (1 / 255)).sub(mean).div(std)
     np.testing.assert_array_equal(levels, wanted.float().numpy())
+
+
+@pytest.mark.parametrize("size", [(336, 336), (100, 333), (1, 1), (700, 300), (2000, 1500)])
+def test_llava_next(tmp_path, size):
+    options = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
+    config = {"image_processor_type": "LlavaNextImageProcessor", **options}
+    model = {"vision_config": {"patch_size": 14}, "vision_feature_select_strategy": "default"}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config, model).image(image)
+
+    images = LlavaNextImageProcessorPil(**options)
+    theirs = images(pillow(image), return_tensors="np")
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
+    processor = object.__new__(LlavaNextProcessor)
+    processor.image_processor, processor.patch_size = images, 14
+    processor.image_token, processor.num_additional_image_tokens = "<image>", 1
+    processor.vision_feature_select_strategy = "default"
+    assert "<image>" * tiles.num_tokens == processor.replace_image_token(theirs, 0)
 
 
 ONEVISION = {"image_processor_type": "LlavaOnevisionImageProcessor", **HALF}

@@ -1,12 +1,13 @@
-"""LLaVA-OneVision: an image as a whole, and cut into tiles at the best of many resolutions.
+"""LLaVA-NeXT and LLaVA-OneVision: an image as a whole, and cut into tiles at the best of many
+resolutions.
 
-Source: the Pillow image processor of transformers 5.23, and its count of placeholder tokens.
+Source: the Pillow image processors of transformers 5.23, and their counts of placeholder tokens.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,15 @@ from PIL import Image as Pillow
 
 from spaninfer_multimodal.errors import ConfigError, TooLarge
 from spaninfer_multimodal.media import Image, Video
-from spaninfer_multimodal.process.config import Config, ProcessorConfig, expect, integer, size_of
+from spaninfer_multimodal.process.config import (
+    Config,
+    ProcessorConfig,
+    expect,
+    integer,
+    required,
+    size_of,
+    square_of,
+)
 from spaninfer_multimodal.process.features import Tiles, digest_with
 from spaninfer_multimodal.process.mixture import Mixture, joined, plain, scaled, with_line_ends
 from spaninfer_multimodal.process.pixels import (
@@ -36,6 +45,7 @@ NUM_FRAMES: Final = 32
 
 _STEPS: Final = tuple(384 * step for step in range(1, 7))
 _PINPOINTS: Final = tuple((height, width) for height in _STEPS for width in _STEPS)
+_FEW_PINPOINTS: Final = (336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class AnyResProcessor:
     """Prepares images at the resolution among `pinpoints` that keeps most of them.
 
     `tokens_per_tile` is the number of patches of one tile of `tile` pixels a side; an image has at
-    most `max_tiles` tiles' worth of features, which are scaled down behind the tower.
+    most `max_tiles` tiles' worth of features, if that is said, which are scaled down behind the
+    tower. With `squares_several`, one of several images is a single tile.
     """
 
     normalisation: Normalisation
@@ -59,9 +70,10 @@ class AnyResProcessor:
     tile: int
     pinpoints: tuple[Size, ...]
     tokens_per_tile: int
-    max_tiles: int
-    videos: FrameSettings
-    sampling: FrameSampling
+    max_tiles: int | None = None
+    squares_several: bool = False
+    videos: FrameSettings | None = None
+    sampling: FrameSampling = field(default_factory=FrameSampling)
 
     def image(self, image: Image) -> Tiles:
         """Return the whole image, then its tiles from left to right and top to bottom."""
@@ -88,8 +100,9 @@ class AnyResProcessor:
 
     def video(self, video: Video) -> Tiles:
         """Return the frames of a video, whose features are scaled to half of each side."""
-        size = (self.tile, self.tile)
-        frames = np.stack([resize(frame, size, self.videos.resample) for frame in video.frames])
+        assert self.videos is not None, "the model sees none"
+        size, resample = (self.tile, self.tile), self.videos.resample
+        frames = np.stack([resize(frame, size, resample) for frame in video.frames])
         side, count = math.isqrt(self.tokens_per_tile), self.tokens_per_tile
         grids = np.arange(len(frames) * count, dtype=np.int32).reshape(-1, side, side)
         end = plain(np.array([grids.size], np.int32))
@@ -128,8 +141,9 @@ class AnyResProcessor:
                 f"the picture is {size[1]} x {size[0]}: scaled to a tile, its short side is less "
                 "than a pixel: crop it"
             )
-        ratio = math.sqrt(rows * columns / (self.max_tiles * side**2))
         parts = plain(seen.reshape(-1))
+        most = self.max_tiles
+        ratio = 0.0 if most is None else math.sqrt(rows * columns / (most * side**2))
         if ratio > 1.1:
             rows, columns = int(rows // ratio), int(columns // ratio)
             parts = scaled(seen, rows, columns)
@@ -179,20 +193,35 @@ def _unpadded(grid: NDArray[np.int32], size: Size) -> NDArray[np.int32]:
 
 def llava_onevision_of(config: ProcessorConfig) -> AnyResProcessor:
     """Return the processor of a LLaVA-OneVision folder."""
-    size = size_of(config.image, {"height": 384, "width": 384})
-    if size.get("height") is None or size.get("height") != size.get("width"):
-        raise ConfigError(f"size is {dict(size)}; only a square of height and width is implemented")
+    tile = square_of(config.image, 384)
     expect(config.image, "crop_size", None)
     expect(config.shared, "vision_feature_select_strategy", "full", None)
     return AnyResProcessor(
         normalisation_of(config.image, CLIP_MEAN, CLIP_STD),
         filter_of(config.image, Pillow.Resampling.BICUBIC),
-        size["height"],
-        _pinpoints(config.image.get("image_grid_pinpoints"), size["height"]),
+        tile,
+        _pinpoints(config.image.get("image_grid_pinpoints"), _PINPOINTS, tile),
         integer(config.shared, "num_image_tokens", 729),
         _max_tiles(config.shared.get("vision_aspect_ratio", "anyres_max_9")),
-        _frames(config.video or config.image, size["height"]),
-        FrameSampling(num_frames=NUM_FRAMES, spacing=Spacing.ENDS),
+        squares_several=True,
+        videos=_frames(config.video or config.image, tile),
+        sampling=FrameSampling(num_frames=NUM_FRAMES, spacing=Spacing.ENDS),
+    )
+
+
+def llava_next_of(config: ProcessorConfig) -> AnyResProcessor:
+    """Return the processor of a LLaVA-NeXT folder, whose tiles are as large as the whole image."""
+    size = size_of(config.image, {"shortest_edge": 336})
+    tile = size["shortest_edge"] if "shortest_edge" in size else square_of(config.image, 336)
+    expect(config.image, "crop_size", {"height": tile, "width": tile}, tile, None)
+    expect(config.image, "do_pad", True, None)
+    patch = required(config.shared, "patch_size", "the tower's config.json")
+    return AnyResProcessor(
+        normalisation_of(config.image, CLIP_MEAN, CLIP_STD),
+        filter_of(config.image, Pillow.Resampling.BICUBIC),
+        tile,
+        _pinpoints(config.image.get("image_grid_pinpoints"), _FEW_PINPOINTS, tile),
+        (tile // patch) ** 2,
     )
 
 
@@ -206,13 +235,11 @@ def _frames(video: Config, tile: int) -> FrameSettings:
     )
 
 
-def _pinpoints(value: object, tile: int) -> tuple[Size, ...]:
+def _pinpoints(value: object, default: tuple[Size, ...], tile: int) -> tuple[Size, ...]:
     """Return resolutions as (height, width), which must be whole tiles."""
-    if value is None:
-        return _PINPOINTS
-    if not isinstance(value, list) or not value:
+    if value is not None and (not isinstance(value, list) or not value):
         raise ConfigError(f"image_grid_pinpoints is {value!r}; it must be a list of sizes")
-    sizes = tuple((int(height), int(width)) for height, width in value)
+    sizes = tuple((int(height), int(width)) for height, width in value or default)
     if any(side % tile for size in sizes for side in size):
         raise ConfigError(f"image_grid_pinpoints has sizes that are no multiples of {tile}")
     return sizes

@@ -120,3 +120,12 @@ def size_of(config: Config, default: Mapping[str, int]) -> Mapping[str, int]:
     if not isinstance(size, Mapping):
         raise ConfigError(f"size is {size!r}; it must be a mapping or an integer")
     return {key: integer(size, key, 0) for key, value in size.items() if value is not None}
+
+
+def square_of(config: Config, default: int) -> int:
+    """Return the side of `size`, which must be a square of height and width."""
+    size = size_of(config, {"height": default, "width": default})
+    side = size.get("height")
+    if side is None or side != size.get("width"):
+        raise ConfigError(f"size is {dict(size)}; only a square of height and width is implemented")
+    return side

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 
 from spaninfer_multimodal.errors import ConfigError
 from spaninfer_multimodal.media import Image
-from spaninfer_multimodal.process.config import ProcessorConfig, integer, size_of
+from spaninfer_multimodal.process.config import ProcessorConfig, integer, square_of
 from spaninfer_multimodal.process.features import Tiles, digest_with
 from spaninfer_multimodal.process.pixels import (
     CLIP_MEAN,
@@ -77,10 +77,7 @@ def best_grid(size: Size, grids: tuple[Size, ...], tile: int) -> Size:
 
 def internvl_of(config: ProcessorConfig) -> InternVLProcessor:
     """Return the processor of an InternVL folder, which always cuts images into tiles."""
-    size = size_of(config.image, {"height": 448, "width": 448})
-    tile = size.get("height")
-    if tile is None or tile != size.get("width"):
-        raise ConfigError(f"size is {dict(size)}; only a square of height and width is implemented")
+    tile = square_of(config.image, 448)
     least, most = (
         integer(config.image, f"{end}_patches", default)
         for end, default in (("min", 1), ("max", 12))

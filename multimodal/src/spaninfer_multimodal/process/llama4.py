@@ -21,7 +21,7 @@ from spaninfer_multimodal.process.config import (
     expect,
     integer,
     number,
-    size_of,
+    square_of,
 )
 from spaninfer_multimodal.process.features import Tiles, digest_with
 from spaninfer_multimodal.process.pixels import (
@@ -119,10 +119,7 @@ def _around(rows: int, columns: int) -> tuple[str, ...]:
 
 def llama4_of(config: ProcessorConfig) -> Llama4Processor:
     """Return the processor of a Llama 4 folder."""
-    size = size_of(config.image, {"height": 336, "width": 336})
-    tile = size.get("height")
-    if tile is None or tile != size.get("width"):
-        raise ConfigError(f"size is {dict(size)}; only a square of height and width is implemented")
+    tile = square_of(config.image, 336)
     normalisation = normalisation_of(config.image, HALF, HALF)
     expect(config.shared, "pixel_shuffle_ratio", 0.5, 1, None)
     merged = round(1 / number(config.shared, "pixel_shuffle_ratio", 0.5)) ** 2

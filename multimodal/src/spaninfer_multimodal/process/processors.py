@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from spaninfer_multimodal.errors import ConfigError
-from spaninfer_multimodal.process.anyres import AnyResProcessor, llava_onevision_of
+from spaninfer_multimodal.process.anyres import AnyResProcessor, llava_next_of, llava_onevision_of
 from spaninfer_multimodal.process.config import ProcessorConfig, read_config
 from spaninfer_multimodal.process.fixed import (
     FixedProcessor,
@@ -42,6 +42,7 @@ FAMILIES: Final[Mapping[str, Callable[[ProcessorConfig], VisionProcessor]]] = Ma
         "Qwen2VLImageProcessor": qwen_vl_of,
         "Qwen3VLImageProcessor": qwen_vl_of,
         "Gemma3ImageProcessor": gemma3_of,
+        "LlavaNextImageProcessor": llava_next_of,
         "LlavaOnevisionImageProcessor": llava_onevision_of,
         "Llama4ImageProcessor": llama4_of,
         "GotOcr2ImageProcessor": internvl_of,

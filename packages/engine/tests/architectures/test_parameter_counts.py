@@ -79,6 +79,8 @@ TOWERS = {
     "Ministral-3-3B": _pixtral(3072),
     "Pixtral-12B": _pixtral_12b(),
     "InternVL3-1B": _internvit(896),
+    "LLaVA-1.6-Vicuna-7B": _clip(4096) + 4096,
+    "LLaVA-1.6-Mistral-7B": _clip(4096) + 4096,
     "LLaVA-1.5-7B": _clip(4096),  # published are 7,063,427,072: a layer and a norm more
     "Llama-4-Scout-17B-16E": _llama4_tower(),  # with the text model 108,641,793,536, as published
 }

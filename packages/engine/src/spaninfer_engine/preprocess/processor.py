@@ -125,7 +125,8 @@ class MediaProcessor:
 
     def _place(self, file_digest: bytes, *, is_alone: bool) -> bytes:
         """Return where a file is kept: of some models, a picture alone is prepared differently."""
-        is_told = isinstance(self._processors.vision, AnyResProcessor)
+        vision = self._processors.vision
+        is_told = isinstance(vision, AnyResProcessor) and vision.squares_several
         return file_digest + b"alone" * (is_alone and is_told)
 
     def _prepared(self, media: Image | Video | Audio, part: MediaPart) -> PreparedMedia:
@@ -166,7 +167,9 @@ class MediaProcessor:
                 return replace(qwen, images=_with_budget(qwen.images, part)).image(image)
             case Image() as image, AnyResProcessor() as tiles, _:
                 _refuse_sizes(part)
-                return tiles.image(image) if part.is_alone else tiles.image_of_several(image)
+                if part.is_alone or not tiles.squares_several:
+                    return tiles.image(image)
+                return tiles.image_of_several(image)
             case Image() as image, vision, _ if vision is not None:
                 _refuse_sizes(part)
                 return vision.image(image)
