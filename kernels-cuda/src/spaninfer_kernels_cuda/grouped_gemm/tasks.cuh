@@ -29,9 +29,10 @@ struct Task {
   int expert, tile, first, count;  // count rows of the sorted ones, from `first` on
 };
 
-// The expert at a place in the order of tasks.
+// The expert at a place in the order of tasks; places beyond the last expert stay beyond it.
 __device__ __forceinline__ int expert_at(int place) {
-  return place < SHARED ? ROUTED + place : place - SHARED;
+  if (place < SHARED) return ROUTED + place;
+  return place < SHARED + ROUTED ? place - SHARED : place;
 }
 
 // Counts the tiles of kRows rows; all kThreads threads of the block must call it.
@@ -62,10 +63,10 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
   __syncthreads();
 }
 
-// Where rows of the expert at a place begin; those of the first shared one follow the last place's.
+// Where rows of the expert at a place begin; those of the first shared one follow the last routed's.
 __device__ __forceinline__ int first_row(const Experts& all, int place) {
   if constexpr (SHARED > 0) {
-    return place == SHARED ? 0 : all.row_ends[(place > 0 ? place : EXPERTS) - 1];
+    return place == SHARED ? 0 : all.row_ends[(place > 0 ? place : SHARED + ROUTED) - 1];
   }
   return place > 0 ? all.row_ends[place - 1] : 0;
 }

@@ -21,8 +21,9 @@ def products() -> Iterator[InvariantGemm]:
     matmul = torch.backends.cuda.matmul
     names = [f"allow_{dtype}_reduced_precision_reduction" for dtype in ("bf16", "fp16")]
     before = [(getattr(matmul, name), getattr(matmul, f"{name}_split_k")) for name in names]
+    library = torch.backends.cuda.preferred_blas_library()
     yield InvariantGemm()
-    torch.backends.cuda.preferred_blas_library("default")
+    torch.backends.cuda.preferred_blas_library(library)  # an engine of another test may need it
     for name, allowed in zip(names, before, strict=True):
         setattr(matmul, name, allowed)
 
