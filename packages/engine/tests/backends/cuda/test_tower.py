@@ -23,7 +23,6 @@ from media_models import (
     TowerOracle,
     clip,
     patches,
-    turn_experts,
 )
 from noise import rms
 from numpy.typing import NDArray
@@ -57,9 +56,7 @@ def seen_by(sight: Sight, folder: Path) -> TowerOracle:
     """Write a checkpoint in bfloat16, and return the model in it, which computes in float32."""
     oracle = TowerOracle(sight)
     oracle.round_to_bfloat16()
-    oracle.save(folder)
-    if "Moe" in sight.family.model:
-        turn_experts(folder)
+    oracle.save_as_published(folder)
     return oracle
 
 
@@ -143,14 +140,9 @@ def rows_of(encodings: Any, ops: Any) -> list[list[NDArray[np.float32]]]:
     return [[ops.to_host(part) for part in (each.rows, *each.deep)] for each in encodings]
 
 
-def in_bfloat16(oracle: TowerOracle, item: Any) -> list[NDArray[np.float32]]:
+def in_bfloat16(oracle: TowerOracle, item: Any) -> tuple[NDArray[np.float32], ...]:
     """Return what the tower of transformers makes of an item in bfloat16."""
-    tower = deepcopy(oracle.model.model.visual).to("cuda", torch.bfloat16)
-    pixels = torch.from_numpy(item.features).to("cuda", torch.bfloat16)
-    with torch.no_grad():
-        made = tower(pixels, grid_thw=torch.tensor([item.grid_thw], device="cuda"))
-    deep = getattr(made, "deepstack_features", None) or ()
-    return [rows.float().cpu().numpy() for rows in (made.pooler_output, *deep)]
+    return oracle.features_by(deepcopy(oracle.model.model).to("cuda", torch.bfloat16), item)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """Upload of weights to a device: equal values for every format and length."""
 
+import gc
 import threading
 
 import ml_dtypes
@@ -107,6 +108,37 @@ def test_threads_and_pinned_memory_last_from_the_first_array_to_the_end_on_a_gpu
         assert num_uploading() == 0
 
     assert np.array_equal(out.cpu().numpy(), array)
+
+
+@pytest.mark.gpu
+def test_uploaders_that_are_collected_inside_of_a_capture_do_not_end_it():
+    out = torch.zeros(CHUNK_BYTES, dtype=torch.uint8, device="cuda")
+    array = random(len(out) // 4, np.float32).view(np.uint8)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+    gc.disable()
+    try:
+        abandon(array, out)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            inverse = 255 - out
+            assert gc.collect() > 0
+            graph.capture_end()
+    finally:
+        gc.enable()
+    graph.replay()
+    Uploader(torch.device("cuda")).fill(array[::-1], out)
+
+    assert np.array_equal(inverse.cpu().numpy(), 255 - array)
+    assert np.array_equal(out.cpu().numpy(), array[::-1])
+
+
+def abandon(array, out):
+    """Fill `out` by an uploader that nothing but a collection of cycles ends."""
+    uploader = Uploader(torch.device("cuda"))
+    uploader.fill(array, out)
+    uploader.itself = uploader
 
 
 @pytest.mark.gpu

@@ -55,8 +55,10 @@ class Uploader:
             self._threads.shutdown()
             self._threads = None
             self._lanes = SimpleQueue()
+            _unpin()
 
     def _open(self) -> ThreadPoolExecutor:
+        _unpin()
         for _ in range(2 * THREADS):
             stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             emptied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -102,13 +104,27 @@ class Uploader:
             self._lanes.put(lane)
 
 
+# What was pinned for buffers that are gone. Unpinned by the next uploader to open or close, not when
+# a buffer is collected: inside of a capture that invalidates the graph, and memory that stays
+# pinned cannot be pinned for its next owner (error 712).
+_left: list[Tensor] = []
+
+
 def _pinned(num_bytes: int) -> Tensor:
     """Return memory that is pinned while it is there; what torch pins itself, it keeps for ever."""
-    buffer = torch.empty(num_bytes, dtype=torch.uint8)
+    memory = torch.empty(num_bytes, dtype=torch.uint8)
     library = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    torch.cuda.check_error(int(library.cudaHostRegister(buffer.data_ptr(), num_bytes, 0)))
-    weakref.finalize(buffer, library.cudaHostUnregister, buffer.data_ptr())
+    torch.cuda.check_error(int(library.cudaHostRegister(memory.data_ptr(), num_bytes, 0)))
+    buffer = memory.view(num_bytes)
+    weakref.finalize(buffer, _left.append, memory).atexit = False
     return buffer
+
+
+def _unpin() -> None:
+    library = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    while _left:
+        memory = _left.pop()
+        torch.cuda.check_error(int(library.cudaHostUnregister(memory.data_ptr())))
 
 
 def fill(array: Packable, out: Tensor) -> None:
