@@ -8,7 +8,13 @@ import pytest
 from span_attention import BatchPrefill, Format, SpanLayout, Spans, merge, prefill
 from span_attention.prefill import batch, hopper
 from span_attention.prefill.general import variant_for
-from span_attention.prefill.tuning import heads_of_tile, launch, plan_bytes, tiles
+from span_attention.prefill.tuning import (
+    heads_of_shared_tile,
+    heads_of_tile,
+    launch,
+    plan_bytes,
+    tiles,
+)
 from spaninfer_kernel_launch import (
     DeviceError,
     DTypeError,
@@ -73,9 +79,7 @@ def test_heads_share_a_tile_where_that_saves_rounds(ratio, lines, rows, slices, 
 
 @pytest.mark.parametrize(("rows", "heads"), [(40, 7), (100, 7), (200, 7), (128, 1)])
 def test_where_tasks_are_shared_heads_share_tiles_that_saves_many(rows, heads):
-    sizes = dict(rows=rows, slices=1, kv_heads=4, sm_count=132)
-
-    assert heads_of_tile(7, 128, **sizes, splits=True) == heads
+    assert heads_of_shared_tile(7, 128, rows=rows, slices=1) == heads
 
 
 def test_registers_and_memory_bound_the_blocks_that_run_at_once():

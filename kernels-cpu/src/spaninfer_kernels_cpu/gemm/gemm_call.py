@@ -28,6 +28,7 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import (
     rows_per_task,
 )
 from spaninfer_kernels_cpu.gemm.prepare_activations import (
+    RowReaders,
     prepare_call,
     prepare_kernel,
     prepared_bytes,
@@ -160,8 +161,7 @@ class Gemm:
 
     @property
     def _part_bytes(self) -> int:
-        micro = self._micro
-        return prepared_bytes(self.weight.layout, micro.one, micro.prepared_apart)
+        return prepared_bytes(self.weight.layout, _readers(self._micro))
 
     def _prepare(
         self, x: Matrix, scratch: int, count: int, into: int = 1
@@ -174,19 +174,10 @@ class Gemm:
         if not stride:
             return [], x
         prepared, parts = Matrix(scratch, stride), weight.count * into
-        layout, micro = weight.layout, self._micro
+        layout, readers = weight.layout, _readers(self._micro)
         if into > 1:
             layout = replace(layout, channels=layout.channels // into)
-        call = prepare_call(
-            x,
-            layout,
-            micro.one,
-            out=prepared,
-            parts=parts,
-            count=count,
-            many=micro.prepared_apart,
-            most_few=_tiles(micro, SILU).few,
-        )
+        call = prepare_call(x, layout, readers, out=prepared, parts=parts, count=count)
         return [call], prepared
 
     def _arguments(self, x: Matrix, out: Matrix, chunks: NDArray[np.int64]) -> GemmArguments:
@@ -221,7 +212,7 @@ def _call(
 def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]:
     """Return the kernels of `Gemm.calls` with weights of a format."""
     micro = _micro_kernels(format, rounded)
-    return prepare_kernel(micro.one, micro.prepared_apart), _kernel(micro, SILU)
+    return prepare_kernel(_readers(micro)), _kernel(micro, SILU)
 
 
 # What a call is made of that depends on the weight's form alone is found once: `linear` and others
@@ -231,6 +222,11 @@ def gemm_kernels(format: Format, *, rounded: bool = False) -> tuple[Kernel, ...]
 @cache
 def _kernel(micro: MicroKernels, activation: Activation) -> Kernel:
     return gemm_kernel(_tiles(micro, activation))
+
+
+@cache
+def _readers(micro: MicroKernels) -> RowReaders:
+    return RowReaders(micro.one, micro.prepared_apart, _tiles(micro, SILU).few)
 
 
 def _tiles(micro: MicroKernels, activation: Activation) -> GemmTiles:

@@ -36,44 +36,57 @@ _LEAST_ROWS = 4  # of a task
 _NUMBERS = 8192  # of a task of more rows: 3 µs, where threads take turns at 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class RowReaders:
+    """The micro-kernels for which rows are prepared: up to `most_few` rows for `one`, more for
+    `many`; None is `one` whatever their number.
+    """
+
+    one: MicroKernel
+    many: MicroKernel | None = None
+    most_few: int = 0
+
+    @property
+    def of_many(self) -> MicroKernel:
+        """The micro-kernel that reads more rows than `most_few`."""
+        return self.many or self.one
+
+
 @cache
-def prepared_bytes(layout: Layout, one: MicroKernel, many: MicroKernel | None = None) -> int:
-    """Return the bytes that a row takes when `one`, or `many`, can read it; 0 where it is so as it
+def prepared_bytes(layout: Layout, readers: RowReaders) -> int:
+    """Return the bytes that a row takes when any of its readers can read it; 0 where it is so as it
     lies.
     """
-    if one.isa_path == "fma" and layout.padded_channels == layout.channels:
+    if readers.one.isa_path == "fma" and layout.padded_channels == layout.channels:
         return 0
-    return max(row_bytes(layout, each) for each in (one, many) if each is not None)
+    return max(row_bytes(layout, each) for each in (readers.one, readers.of_many))
 
 
 def prepare_call(
     x: Matrix,
     layout: Layout,
-    micro: MicroKernel,
+    readers: RowReaders,
     *,
     out: Matrix,
     parts: int = 1,
     count: int = TOKENS,
-    many: MicroKernel | None = None,
-    most_few: int = 0,
 ) -> Call:
     """Write rows of `parts` times `layout.channels` numbers to out, every part prepared by itself.
 
-    A part takes `prepared_bytes`; parts lie side by side. More rows than `most_few` are prepared
-    for `many` instead, if there is such a one.
+    A part takes `prepared_bytes`; parts lie side by side.
     """
     rows = max(_LEAST_ROWS, _NUMBERS // (parts * layout.channels))
     arguments = _PrepareArguments(
         x=x,
         out=out,
         parts=parts,
-        part_bytes=prepared_bytes(layout, micro, many),
-        sizes=_sizes(layout, micro),
-        sizes_of_many=_sizes(layout, many or micro),
+        part_bytes=prepared_bytes(layout, readers),
+        sizes=_sizes(layout, readers.one),
+        sizes_of_many=_sizes(layout, readers.of_many),
         rows_per_task=rows,
-        most_few=most_few,
+        most_few=readers.most_few,
     )
-    return Call(prepare_kernel(micro, many), arguments, 1, rows, count)
+    return Call(prepare_kernel(readers), arguments, 1, rows, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +148,9 @@ class Preparation(Constant):
     name: str
 
 
-def prepare_kernel(micro: MicroKernel, many: MicroKernel | None = None) -> Kernel:
-    """Return the kernel that prepares rows for what this micro-kernel multiplies; many for what
-    `many` does, if it is given.
-    """
-    return _prepare_kernel(_preparation_for(micro), _preparation_for(many or micro))
+def prepare_kernel(readers: RowReaders) -> Kernel:
+    """Return the kernel that prepares rows for their readers."""
+    return _prepare_kernel(_preparation_for(readers.one), _preparation_for(readers.of_many))
 
 
 def _preparation_for(micro: MicroKernel) -> Preparation:

@@ -21,8 +21,8 @@ from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_fo
 from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
-from spaninfer_kernels_cpu.gemm.prepare_activations import prepare_call, prepared_bytes
+from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.prepare_activations import RowReaders, prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 from spaninfer_kernels_cpu.quantisation.packed import Packed
@@ -164,16 +164,16 @@ class ExpertWeights:
         if not stride:
             return [], x
         out = Matrix(scratch, stride)
-        return [prepare_call(x, layout, self._one(layout), out=out, count=count)], out
+        return [prepare_call(x, layout, self._readers(layout), out=out, count=count)], out
 
     def _row_bytes(self, layout: Layout) -> int:
         """Return the bytes from row to row as a weight reads them; 0 where that is as they lie."""
-        return odd_lines(prepared_bytes(layout, self._one(layout)))
+        return odd_lines(prepared_bytes(layout, self._readers(layout)))
 
-    def _one(self, layout: Layout) -> MicroKernel:
-        """Return how one row is multiplied by a weight."""
+    def _readers(self, layout: Layout) -> RowReaders:
+        """Return what reads the rows that a weight multiplies: however many, as one is read."""
         one, _ = micro_kernels(layout.format, rounded=self.rounded, level=active_level())
-        return one
+        return RowReaders(one)
 
     def _order(self, routes: Routes, areas: _Areas, counts: ExpertCounts) -> Call:
         arguments = _OrderArguments(

@@ -20,7 +20,7 @@ from span_attention.prefill import general, hopper
 from span_attention.prefill.arguments import Arguments
 from span_attention.prefill.kernels import PREFILL_PLAN, PlanArguments
 from span_attention.prefill.options import PrefillOptions
-from span_attention.prefill.tuning import heads_of_tile, plan_bytes
+from span_attention.prefill.tuning import heads_of_shared_tile, heads_of_tile, plan_bytes
 from span_attention.prefill.variants import PLAN
 
 _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
@@ -106,14 +106,16 @@ class PreparedPrefill:
 
     def _pack(self, num_rows: int, slices: int) -> int:
         """Return the number of heads that share a tile."""
+        ratio, lines = self.heads // self.layout.kv_heads, self._kernel.lines
+        if self._sharers(num_rows) > 0:
+            return heads_of_shared_tile(ratio, lines, rows=num_rows, slices=slices)
         return heads_of_tile(
-            self.heads // self.layout.kv_heads,
-            self._kernel.lines,
+            ratio,
+            lines,
             rows=num_rows,
             slices=slices,
             kv_heads=self.layout.kv_heads,
             sm_count=self.gpu.sm_count,
-            splits=self._sharers(num_rows) > 0,
         )
 
     def _sharers(self, num_rows: int) -> int:

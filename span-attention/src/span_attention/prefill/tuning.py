@@ -86,32 +86,41 @@ def plan_bytes(rows: int, slices: int, lines: int, ratio: int, most_sharers: int
 
 @lru_cache(maxsize=1024)
 def heads_of_tile(
-    ratio: int,
-    lines: int,
-    *,
-    rows: int,
-    slices: int,
-    kv_heads: int,
-    sm_count: int,
-    splits: bool = False,
+    ratio: int, lines: int, *, rows: int, slices: int, kv_heads: int, sm_count: int
 ) -> int:
     """Return the number of the `ratio` query heads of a KV head that share a tile of so many lines.
 
     One head, whose rows then begin where blocks of keys do, or as many as fit and leave no rest:
     whichever needs fewer rounds of all multiprocessors for slices of equal length; one where both
     need the same (592 against 590 TFLOP/s at 4 x 4096 rows, 411 against 388 at 16 x 1024, 142
-    against 128 at 512; H200, 2026-11-21). Where few tasks are shared by all multiprocessors, rounds
-    need not be whole: all heads that fit then share a tile where that saves a tenth of the tiles.
+    against 128 at 512; H200, 2026-11-21).
     """
-    most = max(n for n in range(1, min(ratio, lines) + 1) if ratio % n == 0)
 
-    def tasks(heads: int) -> int:
-        tiles = slices * -(-rows // (slices * (lines // heads)))
-        return tiles * kv_heads * (ratio // heads)
+    def rounds(heads: int) -> int:
+        tasks = _num_tiles(lines // heads, rows, slices) * kv_heads * (ratio // heads)
+        return -(-tasks // sm_count)
 
-    if splits:
-        return most if tasks(most) < _FEWER * tasks(1) else 1
-    return min((1, most), key=lambda heads: -(-tasks(heads) // sm_count))
+    return min((1, _most_heads(ratio, lines)), key=rounds)
+
+
+@lru_cache(maxsize=1024)
+def heads_of_shared_tile(ratio: int, lines: int, *, rows: int, slices: int) -> int:
+    """Return the same where few tasks are shared by all multiprocessors, so that rounds need not be
+    whole: all heads that fit where that saves a tenth of the tiles, else one.
+    """
+    most = _most_heads(ratio, lines)
+    together = _num_tiles(lines // most, rows, slices) * (ratio // most)
+    return most if together < _FEWER * _num_tiles(lines, rows, slices) * ratio else 1
+
+
+def _most_heads(ratio: int, lines: int) -> int:
+    """Return how many heads fit into a tile and leave no rest."""
+    return max(n for n in range(1, min(ratio, lines) + 1) if ratio % n == 0)
+
+
+def _num_tiles(tile_rows: int, rows: int, slices: int) -> int:
+    """Return the tiles of so many rows each, in slices of equal length."""
+    return slices * -(-rows // (slices * tile_rows))
 
 
 def launch(tiles: Tiles, *, registers: int, sm_count: int, shared_bytes: int) -> Launch:

@@ -14,7 +14,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Required,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+)
 
 from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Use
@@ -46,6 +55,22 @@ class Claim:
     build: Callable[[Sequence[Operation], Pack], Kernel]
     accepts: Callable[[Sequence[Operation]], bool] = lambda operations: True  # noqa: ARG005
     overwrites: str = ""  # letters
+
+
+class ExpertWeights(TypedDict, Generic[A], total=False):
+    """The weights of `Ops.experts`, every expert's in one tensor: gate[X I C] and up[X I C], or
+    gate_up[X 2I C]; down[X C I]; with layout "io" the last two axes are swapped.
+
+    gate_up_bias[X 2I] and down_bias[X C] join the GEMMs.
+    """
+
+    down: Required[A]
+    gate: A
+    up: A
+    gate_up: A
+    gate_up_bias: A
+    down_bias: A
+    layout: Required[Literal["oi", "io"]]
 
 
 class Ops(Tensors[A], Protocol[A]):
@@ -308,19 +333,9 @@ class Ops(Tensors[A], Protocol[A]):
         weights: A,
         *,
         act: GateName,
-        down: A,
-        gate: A | None = None,
-        up: A | None = None,
-        gate_up: A | None = None,
-        gate_up_bias: A | None = None,
-        down_bias: A | None = None,
-        layout: Literal["oi", "io"] = "oi",
+        **mlps: Unpack[ExpertWeights[A]],
     ) -> A:
-        """[T C]: weighted sum of the chosen experts' gated MLPs of x[T C].
-
-        gate[X I C] and up[X I C], or gate_up[X 2I C]; down[X C I]; with layout "io" the last two
-        axes of both are swapped. gate_up_bias[X 2I] and down_bias[X C] join the GEMMs.
-        """
+        """[T C]: sum of the gated MLPs ids[T k] of x[T C], times weights[T k]."""
         ...
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
+import numpy as np
 import spaninfer_op_reference as definition
 from spaninfer_op_reference import WeightFormat
 
@@ -25,7 +26,7 @@ from spaninfer_engine.backends.rounded_weights import (
 from spaninfer_engine.ops.operation import Packable
 from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Step
-from spaninfer_engine.ops.table import Claim
+from spaninfer_engine.ops.table import Claim, ExpertWeights
 from spaninfer_engine.spec.attention_nodes import RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName
 
@@ -155,21 +156,22 @@ class ReferenceOps(HostOps):
         weights: Array,
         *,
         act: GateName,
-        down: Array,
-        gate: Array | None = None,
-        up: Array | None = None,
-        gate_up: Array | None = None,
-        gate_up_bias: Array | None = None,
-        down_bias: Array | None = None,
-        layout: Literal["oi", "io"] = "oi",
+        **mlps: Unpack[ExpertWeights[Array]],
     ) -> Array:
         """Sums of the chosen experts' gated MLPs."""
-        if layout == "io":
+        down, gate_up = mlps["down"], mlps.get("gate_up")
+        if mlps["layout"] == "io":
             down = down.swapaxes(1, 2)
-        if gate_up is not None:
-            both = gate_up.swapaxes(1, 2) if layout == "io" else gate_up
-            gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
-        assert gate is not None
-        assert up is not None
-        biases = {"gate_up_bias": gate_up_bias, "down_bias": down_bias}
-        return definition.experts(x, gate, up, down, ids, weights, act, **biases)
+            gate_up = None if gate_up is None else gate_up.swapaxes(1, 2)
+        gate, up = (mlps["gate"], mlps["up"]) if gate_up is None else np.split(gate_up, 2, 1)
+        return definition.experts(
+            x,
+            gate,
+            up,
+            down,
+            ids,
+            weights,
+            act,
+            gate_up_bias=mlps.get("gate_up_bias"),
+            down_bias=mlps.get("down_bias"),
+        )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from spaninfer_engine.ops.table import ExpertWeights
 from spaninfer_engine.spec.mlp_nodes import Routing
 
 Layout = Literal["oi", "io"]
@@ -46,30 +47,24 @@ def experts(
     weights: Tensor,
     *,
     gated: Callable[[Tensor, Tensor], Tensor],
-    down: Tensor,
-    gate: Tensor | None = None,
-    up: Tensor | None = None,
-    gate_up: Tensor | None = None,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
-    layout: Layout = "oi",
+    **mlps: Unpack[ExpertWeights[Tensor]],
 ) -> Tensor:
     """Return the weighted sum of the chosen experts' MLPs; see `ops.table.Ops.experts`.
 
     Expert by expert, over the tokens that chose it; `gated` is the activation of both projections.
     """
+    layout, gate_up, down = mlps["layout"], mlps.get("gate_up"), mlps["down"]
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in np.unique(ids.cpu().numpy()).tolist():
         token, choice = (ids == expert).nonzero(as_tuple=True)
         rows = x[token]
         if gate_up is None:
-            assert gate is not None
-            assert up is not None
-            inner = gated(F.linear(rows, gate[expert]), F.linear(rows, up[expert]))
+            gate, up = mlps["gate"][expert], mlps["up"][expert]
+            inner = gated(F.linear(rows, gate), F.linear(rows, up))
         else:
-            both = _linear(rows, gate_up[expert], layout, gate_up_bias, expert)
+            both = _linear(rows, gate_up[expert], layout, mlps.get("gate_up_bias"), expert)
             inner = gated(*both.chunk(2, -1))
-        y = _linear(inner, down[expert], layout, down_bias, expert)
+        y = _linear(inner, down[expert], layout, mlps.get("down_bias"), expert)
         out.index_add_(0, token, y.float() * weights[token, choice, None])
     return out.to(x.dtype)
 

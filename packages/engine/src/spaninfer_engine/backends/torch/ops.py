@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -26,7 +26,7 @@ from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.fuse import joined_linears
 from spaninfer_engine.ops.scoring import RaggedScoring, Scoring
 from spaninfer_engine.ops.step import AttentionMetadata, Step
-from spaninfer_engine.ops.table import Claim
+from spaninfer_engine.ops.table import Claim, ExpertWeights
 from spaninfer_engine.spec.attention_nodes import RopeStyle
 from spaninfer_engine.spec.mlp_nodes import ActivationName, GateName, Routing
 from spaninfer_engine.spec.pooling_nodes import PoolKind
@@ -378,7 +378,13 @@ class TorchOps(TorchTensors):
         return moe.route(logits, routing=routing, correction=correction)
 
     def experts(
-        self, x: Tensor, ids: Tensor, weights: Tensor, *, act: GateName, **given: Any
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        *,
+        act: GateName,
+        **mlps: Unpack[ExpertWeights[Tensor]],
     ) -> Tensor:
         """Expert by expert, over the tokens that chose it."""
-        return moe.experts(x, ids, weights, gated=partial(self.gate, act=act), **given)
+        return moe.experts(x, ids, weights, gated=partial(self.gate, act=act), **mlps)
