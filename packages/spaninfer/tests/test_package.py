@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -47,25 +48,77 @@ def test_python_m_and_the_command_are_the_same_program():
     assert done.stdout.startswith("spaninfer ")
 
 
-@pytest.mark.parametrize(
-    ("module", "command"),
-    [("spaninfer_engine", "--version"), ("typer", "--version"), ("fastapi", "serve")],
-)
-def test_ctrl_c_while_the_command_line_is_imported_ends_it_without_a_word(
-    tmp_path, module, command
-):
-    interrupted = (
-        "import os, signal\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's & has it ignored
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-    )
-    (tmp_path / f"{module}.py").write_text(interrupted, encoding="utf-8")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
+PRESSED_AT = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
+
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill({pressed_for}, signal.SIGINT)
+            while {waits}:
+                signal.pause()
+
+
+sys.meta_path.insert(0, Pressed())
+"""
+
+
+def pressed_at(folder, module, pressed_for="os.getpid()", waits=False):
+    """The environment of a Python that sends Ctrl-C when it begins to import a module."""
+    source = PRESSED_AT.format(module=module, pressed_for=pressed_for, waits=waits)
+    (folder / "sitecustomize.py").write_text(source, encoding="utf-8")
+    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
+@posix
+@pytest.mark.parametrize(
+    ("module", "program"),
+    [
+        *((module, "spaninfer --version") for module in ("spaninfer.process", "threading")),
+        *((module, "spaninfer --version") for module in ("numpy", "typer", "spaninfer.cli")),
+        ("spaninfer_serving", "spaninfer serve"),
+        ("spaninfer_serving.supervisor.supervisor", "spaninfer serve"),
+        *((module, "spaninfer.bench --help") for module in ("typer", "spaninfer.bench.commands")),
+    ],
+)
+def test_ctrl_c_during_an_import_ends_the_process_as_a_signal_does(tmp_path, module, program):
     done = subprocess.run(
-        [sys.executable, "-m", "spaninfer", command],
+        [sys.executable, "-m", *program.split()],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=pressed_at(tmp_path, module),
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@posix
+@pytest.mark.parametrize("module", ["spaninfer_serving.lifeline", "spaninfer.process", "typer"])
+def test_ctrl_c_while_the_engines_process_imports_ends_the_server_without_a_word(tmp_path, module):
+    """A terminal sends it to the supervisor, which passes it on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spaninfer", "serve"],
+        capture_output=True,
+        text=True,
+        env=pressed_at(tmp_path, module, pressed_for="os.getppid()", waits=True),
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+
+
+@posix
+def test_ctrl_c_behind_all_imports_ends_a_command_without_a_word(tmp_path):
+    """Code that runs may clean up: it gets an exception, as everywhere in Python."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spaninfer", "list"],
+        capture_output=True,
+        text=True,
+        env=pressed_at(tmp_path, "huggingface_hub") | {"HF_HOME": str(tmp_path)},
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -29,7 +29,7 @@ if control:
     end_with(int(control))
 
 from spaninfer import cli
-from spaninfer.__main__ import run
+from spaninfer.process import run
 
 class Troubled:
     def __init__(self, runner):

@@ -1,8 +1,6 @@
 """LLM and VLM inference that installs with pip and runs."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing's, without its import: a program imports this before all else
 if TYPE_CHECKING:
     from spaninfer_engine import (
         AsyncEngine,
@@ -122,6 +120,8 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version  # takes as long as Python itself does to start
 
         return version("spaninfer")
+    from importlib import import_module
+
     home = "spaninfer_engine.tools" if name == "convert" else "spaninfer_engine"
     return getattr(import_module(home), name)
 

@@ -3,15 +3,16 @@
 FILE is the number of an open file, the way to the supervisor that has started it.
 """
 
-from __future__ import annotations
-
 import sys
 
-from spaninfer_serving import end_with
-
-from spaninfer.__main__ import run
+from spaninfer.ctrl_c import end_program
 
 if __name__ == "__main__":
+    end_program()
+    from spaninfer_serving import end_with
+
     control = int(sys.argv[1])
     end_with(control)  # nobody would know of its end, and another server may take its address
+    from spaninfer.process import run
+
     run(sys.argv[2:], control=control)

@@ -1,5 +1,10 @@
 """python -m spaninfer.bench: the benchmarks alone; the server need not be installed for them."""
 
-from spaninfer.bench.commands import app
+from spaninfer.ctrl_c import end_program, interrupt_program
 
-app()
+if __name__ == "__main__":
+    end_program()
+    from spaninfer.bench.commands import app
+
+    interrupt_program()
+    app()
