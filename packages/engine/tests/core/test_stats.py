@@ -18,7 +18,6 @@ def test_a_snapshot_counts_what_was_done():
     assert stats.generated_tokens == 12
     assert stats.prefilled_tokens == 10 + 2
     assert (stats.prefix_hit_tokens, stats.prefix_miss_tokens) == (8, 12)
-    assert stats.prefix_hit_rate == 0.4
     assert stats.steps == 12
     assert stats.finished[FinishReason.LENGTH] == 2
     (spans,) = stats.spans

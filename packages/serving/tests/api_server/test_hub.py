@@ -253,14 +253,14 @@ def test_the_clients_of_others_lose_nothing_where_an_api_server_is_killed(
         for connection, response in opened:
             stack.callback(connection.close)
             response.readline()
-        before = several.servers.process_ids
+        before = several.process_ids
         os.kill(before[0], signal.SIGKILL)
         lengths = list(pool.map(_num_lines, (response for _, response in opened)))
     whole = [length for length in lengths if length is not None]
     assert {length + 1 for length in whole} <= set(expected)  # one line was read before
-    assert len(whole) < 12 or before != several.servers.process_ids
+    assert len(whole) < 12 or before != several.process_ids
     until(lambda: tool_engine.stats().running == 0)
-    until(lambda: several.servers.process_ids != before and several.servers.are_ready)
+    until(lambda: several.process_ids != before and several.servers.are_ready)
     assert _metric(several.address, "spaninfer_output_tokens_sum") >= answered + 600
     assert ask(several.address, *CASES["chat"])[0] == 200
 
@@ -331,7 +331,7 @@ def test_a_drained_server_finishes_what_runs(several: Running) -> None:
     body = {"prompt": "a", "max_tokens": 200, "stream": True, **GREEDY}
     connection, response = open_answer(several.address, "/v1/completions", body)
     response.readline()
-    several.servers.drain_soon()
+    several.drain()
     assert b"[DONE]" in response.read()
     connection.close()
     several.thread.join(120)

@@ -95,12 +95,6 @@ class EngineStats:
         """The share in use of the fullest cache group, from 0 to 1; 0 without groups."""
         return max((spans.in_use / spans.total for spans in self.spans), default=0.0)
 
-    @property
-    def prefix_hit_rate(self) -> float:
-        """The share of prompt tokens found in the prefix cache, from 0 to 1."""
-        asked = self.prefix_hit_tokens + self.prefix_miss_tokens
-        return self.prefix_hit_tokens / asked if asked else 0.0
-
 
 @dataclass(slots=True)
 class StepTimes:

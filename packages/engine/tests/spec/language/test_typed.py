@@ -3,7 +3,6 @@ from spaninfer_engine.spec.language.syntax import BadValue
 from spaninfer_engine.spec.language.typed import (
     COUNT,
     FLAG,
-    INTEGER,
     INTEGERS,
     NAMES,
     NUMBER,
@@ -24,8 +23,8 @@ WORDS = choice("silu", "gelu", aliases={"swish": "silu"})
 @pytest.mark.parametrize(
     ("type_", "given", "wanted"),
     [
-        (INTEGER, 4, 4),
-        (INTEGER, 4096.0, 4096),
+        (SIZE, 4, 4),
+        (SIZE, 4096.0, 4096),
         (SIZE, 1, 1),
         (COUNT, 0, 0),
         (size(2, 3), 3, 3),
@@ -39,7 +38,7 @@ WORDS = choice("silu", "gelu", aliases={"swish": "silu"})
         (NAMES, ("a", ""), ("a", "")),
         (INTEGERS, (1, 2), (1, 2)),
         (TABLE, {"a": 1}, {"a": 1}),
-        (optional(INTEGER), None, None),
+        (optional(SIZE), None, None),
         (WORDS, "gelu", "gelu"),
         (WORDS, "swish", "silu"),
     ],
@@ -54,11 +53,11 @@ def test_a_fitting_value_passes(type_: Type, given: object, wanted: object) -> N
 @pytest.mark.parametrize(
     ("type_", "given"),
     [
-        (INTEGER, 1.5),
-        (INTEGER, True),
-        (INTEGER, "4"),
-        (INTEGER, None),
-        (INTEGER, float("inf")),
+        (SIZE, 1.5),
+        (SIZE, True),
+        (SIZE, "4"),
+        (SIZE, None),
+        (SIZE, float("inf")),
         (SIZE, 0),
         (SIZE, 2**41),
         (COUNT, -1),
@@ -76,7 +75,7 @@ def test_a_fitting_value_passes(type_: Type, given: object, wanted: object) -> N
         (NAMES, None),
         (INTEGERS, (1, "2")),
         (TABLE, ()),
-        (optional(INTEGER), "x"),
+        (optional(SIZE), "x"),
         (WORDS, "relu"),
         (WORDS, ("silu",)),
         (WORDS, None),

@@ -124,15 +124,6 @@ class ApiServers:
             seat.link.end_soon()
         self._changed.set()
 
-    def drain_soon(self) -> None:
-        """Drain, called in any thread."""
-        self._loop.call_soon_threadsafe(self.drain)
-
-    @property
-    def process_ids(self) -> list[int]:
-        """The ids of the processes, in the order of their rows."""
-        return [self._processes[row].pid for row in sorted(self._processes)]
-
     @property
     def are_ready(self) -> bool:
         """True if all of them answer."""

@@ -100,7 +100,6 @@ def _tuple_of(item: Callable[[object], object], value: object) -> tuple[object, 
     return tuple(item(each) for each in value)
 
 
-INTEGER = Type("integer", _integer)
 SIZE = size()
 COUNT = size(0)
 INDEX = size(most=MAX_INDEX)
