@@ -83,16 +83,24 @@ class Settings:
     api_servers: int = 0  # API server processes; 0: the engine's process answers requests
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_names()
+        self._check_files()
+        _check_keys("--api-key", self.api_keys)
+        _check_keys("--priority-key", self.priority_keys)
+        if self.media_hosts and not self.media_fetch:
+            raise ConfigError("--media-host has no effect without --media-fetch; add it")
+        if self.api_servers and sys.platform == "win32":
+            raise ConfigError("--api-server-count needs a POSIX system; leave it out")
+        if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
+            raise ConfigError(
+                f"{self.host} is reachable from other machines and no key is set; add "
+                "--api-key SECRET, or --no-auth to let anyone use this server"
+            )
+
+    def _check_numbers(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}; allowed is 0 (any free port) to 65535")
-        if "" in self.further_names:
-            raise ConfigError("a name of the model is empty; give --served-model-name a name")
-        for name in self.further_names:
-            if not name.isprintable():
-                raise ConfigError(
-                    f"the model's name {name!r} has characters that cannot be printed; give "
-                    "--served-model-name another"
-                )
         if self.max_body_bytes is not None and self.max_body_bytes < 1:
             raise ConfigError(f"max_body is {self.max_body_bytes} bytes; allowed is 1 or more")
         if not 0 <= self.drain_s <= DAY_S:
@@ -101,42 +109,40 @@ class Settings:
             raise ConfigError(
                 f"max_stored_responses is {self.max_stored_responses}; allowed is 0 (none) or more"
             )
-        if self.tool_parser is not None and self.tool_parser not in DIALECTS:
-            raise ConfigError(
-                f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
-            )
         if not 0 <= self.api_servers <= MAX_API_SERVERS:
             raise ConfigError(
                 f"--api-server-count is {self.api_servers}; allowed is 0 (the engine's process "
                 f"answers requests itself) to {MAX_API_SERVERS}"
             )
-        if self.api_servers and sys.platform == "win32":
-            raise ConfigError("--api-server-count needs a POSIX system; leave it out")
         for name in ("media_workers", "max_media"):
             if getattr(self, name) < 1:
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} is {getattr(self, name)}; allowed is 1 or more")
+
+    def _check_names(self) -> None:
+        if "" in self.further_names:
+            raise ConfigError("a name of the model is empty; give --served-model-name a name")
+        for name in self.further_names:
+            if not name.isprintable():
+                raise ConfigError(
+                    f"the model's name {name!r} has characters that cannot be printed; give "
+                    "--served-model-name another"
+                )
+        if self.tool_parser is not None and self.tool_parser not in DIALECTS:
+            raise ConfigError(
+                f"--tool-parser is {self.tool_parser!r}; allowed are {', '.join(sorted(DIALECTS))}"
+            )
+
+    def _check_files(self) -> None:
         if self.ssl_certfile is not None:
             tls_context(self.ssl_certfile, self.ssl_keyfile)  # before a model is loaded
         elif self.ssl_keyfile is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile; add it")
-        if self.media_folder is not None and not self.media_folder.is_dir():
-            raise ConfigError(f"--media-folder is {self.media_folder}, and there is no such folder")
-        if self.profile_dir is not None and not self.profile_dir.is_dir():
-            raise ConfigError(f"--profile-dir is {self.profile_dir}, and there is no such folder")
-        if self.weights_folder is not None and not self.weights_folder.is_dir():
-            raise ConfigError(
-                f"--weights-folder is {self.weights_folder}, and there is no such folder"
-            )
-        if self.media_hosts and not self.media_fetch:
-            raise ConfigError("--media-host has no effect without --media-fetch; add it")
-        _check_keys("--api-key", self.api_keys)
-        _check_keys("--priority-key", self.priority_keys)
-        if not is_loopback(self.host) and not self.needs_key and not self.no_auth:
-            raise ConfigError(
-                f"{self.host} is reachable from other machines and no key is set; add "
-                "--api-key SECRET, or --no-auth to let anyone use this server"
-            )
+        for name in ("media_folder", "profile_dir", "weights_folder"):
+            folder = getattr(self, name)
+            if folder is not None and not folder.is_dir():
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} is {folder}, and there is no such folder")
 
     @property
     def needs_key(self) -> bool:

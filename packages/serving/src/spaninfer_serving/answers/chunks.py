@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -38,56 +38,79 @@ async def chat_chunks(
     outputs: AsyncIterator[tuple[int, Output]], spec: AnswerSpec
 ) -> AsyncGenerator[ChatChunk | list[bytes], None]:
     """Yield a chat answer as it grows: the role first, text, the reason, then the usage."""
-    meta, choices, (prompt,) = spec.meta, spec.choices, spec.prompts
-    for index in range(choices):
-        role = Delta(role="assistant", content="")
-        first = _chat_chunk(meta, [ChatChunkChoice(index=index, delta=role, finish_reason=None)])
-        if meta.token_ids and not index:
-            first.prompt_token_ids = list(prompt.ids)
-        yield first
-
-    def text_chunk(index: int, text: str) -> ChatChunk:
-        part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
-        if spec.logprobs:
-            part.logprobs = None
-        return _chat_chunk(meta, [part])
-
-    def text_events(index: int) -> TextEvents:
-        if index not in events:
-            events[index] = TextEvents(partial(text_chunk, index))
-        return events[index]
-
-    is_text = spec.form is None and not meta.token_ids
-    events: dict[int, TextEvents] = {}
-    usages: dict[int, EngineUsage] = {}
-    answers = [ChatAnswer(spec.form) for _ in range(choices)]
+    meta, growing = spec.meta, _GrowingChat(spec)
+    for chunk in growing.roles():
+        yield chunk
     async for index, news in outputs:
         rest: Output | None = news
-        if is_text and not spec.logprobs:
+        if growing.is_text and not spec.logprobs:
             texts, rest = _texts_and_end(checked(news))
             if said := [text for text in texts if text]:
-                yield text_events(index).json(said)
+                yield growing.events(index, said)
         if rest is None:
             continue
         async for output in token_by_token(rest):
-            if output.finish_reason is not None:
-                usages[index] = usage_at_end(output)
-            scores = _chat_scores(output, spec.words) if spec.logprobs else None
-            if is_text and scores and output.text and output.finish_reason is None:
-                yield [text_events(index).json_with(output.text, scores)]
-                continue
-            part = _chat_part(index, output, answers[index], meta)
-            if part is None:
-                continue
-            if scores is None:
-                yield _chat_chunk(meta, [part])
-                continue
-            part.logprobs = None
-            yield [event_with(_chat_chunk(meta, [part]), scores)]
+            grown = growing.chunk(index, output)
+            if grown is not None:
+                yield grown
     if meta.include_usage:
         last = _chat_chunk(meta, [])
-        last.usage = usage_of([len(prompt.ids)], usages, meta.media_tokens)
+        (prompt,) = spec.prompts
+        last.usage = usage_of([len(prompt.ids)], growing.usages, meta.media_tokens)
         yield last
+
+
+class _GrowingChat:
+    """The choices of a chat answer while their outputs come in."""
+
+    def __init__(self, spec: AnswerSpec) -> None:
+        self.is_text = spec.form is None and not spec.meta.token_ids
+        self.usages: dict[int, EngineUsage] = {}
+        self._spec, self._meta = spec, spec.meta
+        self._events: dict[int, TextEvents] = {}
+        self._answers = [ChatAnswer(spec.form) for _ in range(spec.choices)]
+
+    def roles(self) -> Iterator[ChatChunk]:
+        """Yield the first chunk of each choice; the first of all has the prompt's token ids."""
+        for index in range(self._spec.choices):
+            role = Delta(role="assistant", content="")
+            part = ChatChunkChoice(index=index, delta=role, finish_reason=None)
+            first = _chat_chunk(self._meta, [part])
+            if self._meta.token_ids and not index:
+                (prompt,) = self._spec.prompts
+                first.prompt_token_ids = list(prompt.ids)
+            yield first
+
+    def events(self, index: int, texts: Sequence[str]) -> list[bytes]:
+        """Return the events of tokens that are text alone."""
+        return self._text_events(index).json(texts)
+
+    def chunk(self, index: int, output: Output) -> ChatChunk | list[bytes] | None:
+        """Return what an output adds to its choice; None where nothing is seen of it."""
+        spec, meta = self._spec, self._meta
+        if output.finish_reason is not None:
+            self.usages[index] = usage_at_end(output)
+        scores = _chat_scores(output, spec.words) if spec.logprobs else None
+        if self.is_text and scores and output.text and output.finish_reason is None:
+            return [self._text_events(index).json_with(output.text, scores)]
+        part = _chat_part(index, output, self._answers[index], meta)
+        if part is None:
+            return None
+        if scores is None:
+            return _chat_chunk(meta, [part])
+        part.logprobs = None
+        return [event_with(_chat_chunk(meta, [part]), scores)]
+
+    def _text_events(self, index: int) -> TextEvents:
+        if index not in self._events:
+            self._events[index] = TextEvents(partial(self._text_chunk, index))
+        return self._events[index]
+
+    def _text_chunk(self, index: int, text: str) -> ChatChunk:
+        part = ChatChunkChoice(index=index, delta=Delta(content=text), finish_reason=None)
+        if self._spec.logprobs:
+            part.logprobs = None
+        return _chat_chunk(self._meta, [part])
 
 
 def _chat_chunk(meta: ResponseMeta, parts: list[ChatChunkChoice]) -> ChatChunk:

@@ -53,6 +53,20 @@ _NUMBERS = (
 
 def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParams:
     """Return the model's defaults with the request's own values on top."""
+    try:
+        sampling = sampling_with(defaults, _given(body))
+    except InvalidSampling as wrong:
+        name = _said_as(body).get(wrong.parameter)
+        if name is None:
+            raise
+        message = str(wrong).replace(wrong.parameter, name, 1)
+        raise Problem(400, message, param=name) from wrong
+    _check_answerable(body, sampling)
+    return sampling
+
+
+def _given(body: SamplingFields) -> dict[str, Any]:
+    """Return what a request says itself, by the names in SamplingParams."""
     given: dict[str, Any] = {
         _SAMPLING[wire]: value
         for wire in _SAMPLING.keys() & body.model_fields_set
@@ -77,14 +91,11 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
             given |= _chat_only(body)
         case CompletionRequest():
             given |= _completion_only(body)
-    try:
-        sampling = sampling_with(defaults, given)
-    except InvalidSampling as wrong:
-        name = _said_as(body).get(wrong.parameter)
-        if name is None:
-            raise
-        message = str(wrong).replace(wrong.parameter, name, 1)
-        raise Problem(400, message, param=name) from wrong
+    return given
+
+
+def _check_answerable(body: SamplingFields, sampling: SamplingParams) -> None:
+    """Raise Problem for what the engine can sample, and no answer can hold."""
     if body.stream and body.prompt_logprobs is not None:
         raise Problem(
             400,
@@ -101,7 +112,6 @@ def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParam
             param="best_of",
             code="unsupported_parameter",
         )
-    return sampling
 
 
 def sampling_with(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
