@@ -324,7 +324,7 @@ class Core:
         kv_cache.submit_transfers(self._copied)
 
     def _finish(self) -> None:
-        """Wait for the oldest step and take in what it drew."""
+        """Wait for the oldest step and take in what it sampled."""
         outcome, begin = self._started.popleft()
         if self._runner.lookahead:
             self._output_processor.write_until(lambda: outcome.is_done)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -23,18 +23,17 @@ from spaninfer_op_reference import NoToken as NoTokenInRow
 
 from spaninfer_engine.errors import NoMemory, NoToken, as_exception
 from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.request.request import MaskJob, Matcher, SamplingParams
+from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.resource import Resource
 from spaninfer_engine.run import device_logprobs
-from spaninfer_engine.run.in_flight import InFlight, MasksInFlight, Outcome
-from spaninfer_engine.run.masks import begin_masks, mask_of
+from spaninfer_engine.run.in_flight import InFlight, Outcome
+from spaninfer_engine.run.step_masks import StepMasks
 from spaninfer_engine.step.batch import Batch, build_batch
 from spaninfer_engine.step.device import (
     Bytes,
     Device,
     SampledToken,
     SampleStatus,
-    TokenMasks,
     Updates,
 )
 from spaninfer_engine.step.plan import NewSequence, SpanCopy, StepPlan, StepResult
@@ -54,7 +53,7 @@ _LARGEST_LOGIT = {
 
 
 class HostSampler(Protocol):
-    """Samples tokens from logits on the host (run.sample.Sampler); knows those that may need it."""
+    """Samples from logits on the host (run.sampler.Sampler), for sequences that may need it."""
 
     def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
@@ -92,8 +91,8 @@ class Runner(Resource):
     ) -> None:
         self._device, self._sequences, self._sampler = device, sequences, sampler
         self._vocab = vocab
-        self._masks: dict[int, tuple[Matcher, int]] = {}  # and prompt_len, where the device samples
         self._failed: set[int] = set()  # sequences that failed and have not left yet
+        self._masks = StepMasks(sequences, self._failed, vocab)
         self._unfit: dict[int, Exception] = {}  # sequences whose parameters cannot be followed
         self._on_host: set[int] = set()  # sequences whose tokens the host samples
         self._num_logprobs: dict[int, int] = {}  # of those that the device samples
@@ -112,18 +111,18 @@ class Runner(Resource):
         if newest is not None and newest.is_sampled_on_host:
             self._resolve(newest)  # the step reads tokens that are not sampled yet
         if newest is not None and plan.new_sequences:
-            self._await_masks(newest)  # its matchers may read rows that they take
+            self._masks.finish(newest)  # its matchers may read rows that they take
         self._update(plan)
         batch = build_batch(
             plan.slices,
             self._sequences,
             self._on_host.__contains__,
-            self._masks,
+            self._masks.seq_ids,
             device_reports=self._device.reports_prompts,
         )
         if newest is not None:
-            self._await_masks(newest)
-            assert not newest.awaits_masks, "a result was not requested"
+            self._masks.finish(newest)
+            assert not newest.awaits_masks, "the result in front of it was not requested"
         failed_encodings = self._encode(plan)
         unencoded = self._without_rows(batch)
         if unencoded:
@@ -144,7 +143,7 @@ class Runner(Resource):
             unencoded=unencoded,
             failed_encodings=failed_encodings,
         )
-        self._begin_masks(step)
+        self._masks.begin(step)
         return Outcome(partial(self._resolve, step), step)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -197,7 +196,7 @@ class Runner(Resource):
                 self._sampler.leave(seq_id)
             self._on_host.discard(seq_id)
             self._num_logprobs.pop(seq_id, None)
-            self._masks.pop(seq_id, None)
+            self._masks.leave(seq_id)
             self._failed.discard(seq_id)
             self._unfit.pop(seq_id, None)
         for sequence in plan.new_sequences:
@@ -225,8 +224,7 @@ class Runner(Resource):
             self._sampler.enter(sequence)
         if is_on_host:
             return
-        if (mask := mask_of(sequence, self._vocab)) is not None:
-            self._masks[sequence.seq_id] = mask, len(sequence.token_ids)
+        self._masks.enter(sequence)
         if sequence.sampling.logprobs is not None:
             self._num_logprobs[sequence.seq_id] = sequence.sampling.logprobs
 
@@ -248,79 +246,14 @@ class Runner(Resource):
         """Wait for a step, if that has not been done, and return its result."""
         if step.result is None:
             try:
-                self._begin_masks(step)  # those before have been settled: its tokens are known
-                self._await_masks(step)
+                self._masks.begin(step)  # those before have been settled: its tokens are known
+                self._masks.finish(step)
                 step.result = self._result(step)
             except NoMemory as error:
                 step.result = self._give_up(step.plan, error, step.failed_encodings)
             if self._newest is not None:
-                self._begin_masks(self._newest)
+                self._masks.begin(self._newest)
         return step.result
-
-    def _begin_masks(self, step: InFlight) -> None:
-        """Begin to give a step its token masks, once the tokens that they depend on are known.
-
-        The forward pass of the step runs meanwhile: it was launched without them. Masks that other
-        threads compute are awaited when the next step is about to be launched.
-        """
-        if not step.awaits_masks or step.masks is not None:
-            return
-        slices = np.flatnonzero(step.batch.masked)
-        if self._lacks_tokens(step.batch, slices):
-            return
-        bits = step.launched.mask_bits(len(slices), self._vocab)
-        jobs = self._mask_jobs(step.batch, slices, bits)
-        filled = begin_masks(jobs, bits)
-        if callable(filled):
-            step.masks = MasksInFlight(slices, bits, jobs, filled)
-        else:
-            self._sample(step, slices, bits, zip(jobs, filled, strict=True))
-
-    def _lacks_tokens(self, batch: Batch, slices: NDArray[np.intp]) -> bool:
-        """Return True while tokens that the masks of slices depend on are unknown; failed
-        sequences have none to wait for.
-        """
-        late = self._sequences.num_known[batch.table_rows[slices]] < batch.stops[slices]
-        waiting = (batch.seq_ids[index] for index in slices[late].tolist())
-        return not self._failed.issuperset(waiting)
-
-    def _mask_jobs(self, batch: Batch, slices: NDArray[np.intp], bits: Bytes) -> list[MaskJob]:
-        """Return what fills bits[slices], but for failed sequences: they may take any token."""
-        jobs = list[MaskJob]()
-        rows, stops = batch.table_rows[slices].tolist(), batch.stops[slices].tolist()
-        for place, (index, row, stop) in enumerate(zip(slices.tolist(), rows, stops, strict=True)):
-            seq_id = batch.seq_ids[index]
-            if seq_id in self._failed:
-                bits[place] = 0xFF
-                continue
-            matcher, prompt_len = self._masks[seq_id]
-            known = self._sequences.tokens[row, prompt_len:stop]
-            jobs.append(MaskJob(matcher, known, place))
-        return jobs
-
-    def _await_masks(self, step: InFlight) -> None:
-        """Have a step sampled whose masks other threads have begun to fill."""
-        if (masks := step.masks) is not None:
-            step.masks = None
-            found = zip(masks.jobs, masks.wait(), strict=True)
-            self._sample(step, masks.slices, masks.bits, found)
-
-    def _sample(
-        self,
-        step: InFlight,
-        slices: NDArray[np.intp],
-        bits: Bytes,
-        found: Iterable[tuple[MaskJob, Bytes | Exception]],
-    ) -> None:
-        """Have a step sampled with what was found as its masks."""
-        fixed = dict[int, Bytes]()
-        for job, filled in found:
-            if isinstance(filled, Exception):  # the sequence fails alone
-                step.mask_errors[int(slices[job.row])] = filled
-            elif not filled.flags.writeable:
-                fixed[job.row] = filled
-        step.launched.sample(TokenMasks(slices.astype(np.int32), bits, fixed))
-        step.awaits_masks = False
 
     def _result(self, step: InFlight) -> StepResult:
         batch = step.batch

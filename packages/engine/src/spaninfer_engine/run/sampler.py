@@ -158,9 +158,9 @@ class Sampler:
         self._vocab, self._sample = vocab, faster or sample
         self._report = logprobs or token_logprobs
         self._states: dict[int, _SamplingState] = {}
-        self._plain: set[int] = set()  # requests that take the most likely token
+        self._plain: set[int] = set()  # sequences that take the most likely token
         self._masks: dict[int, Matcher] = {}
-        self._reported: set[int] = set()  # requests with log-probabilities
+        self._reported: set[int] = set()  # sequences with log-probabilities
 
     def enter(self, sequence: NewSequence) -> None:
         """Remember the sampling parameters of a sequence."""
@@ -173,7 +173,7 @@ class Sampler:
             self._reported.add(sequence.seq_id)
 
     def leave(self, seq_id: int) -> None:
-        """Forget a request."""
+        """Forget a sequence."""
         del self._states[seq_id]
         self._plain.discard(seq_id)
         self._masks.pop(seq_id, None)
@@ -186,7 +186,7 @@ class Sampler:
         positions: Sequence[int],
         tokens: Sequence[Ids],
     ) -> tuple[list[int], dict[int, LogprobAt], dict[int, Exception]]:
-        """Return a token per row of logits[R V], log-probabilities and failures by request id.
+        """Return a token per row of logits[R V], log-probabilities and failures by sequence id.
 
         Where a sequence has a token mask, -inf is written into its row.
         """
@@ -252,7 +252,7 @@ class Sampler:
     def _logprobs(
         self, sampled: _SampledRows, seq_ids: Sequence[int], failed: dict[int, Exception]
     ) -> dict[int, LogprobAt]:
-        """Return the log-probabilities of chosen tokens, by request id, where requests want them.
+        """Return the log-probabilities of chosen tokens, by sequence id, where they are requested.
 
         All rows are reported on at once, with as many most likely tokens as any of them asks for;
         where that fails one by one, and those that fail alone are added to `failed`.

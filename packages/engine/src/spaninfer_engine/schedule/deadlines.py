@@ -15,7 +15,7 @@ class Deadlines:
 
     def __init__(self, seqs: Mapping[int, SequenceState]) -> None:
         self._seqs = seqs
-        self._heap: list[tuple[float, int]] = []  # time, request id
+        self._heap: list[tuple[float, int]] = []  # time, sequence id
 
     def __len__(self) -> int:
         """Return how many are kept."""

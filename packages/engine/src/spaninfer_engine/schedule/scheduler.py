@@ -82,7 +82,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Sequences that hold spans."""
+        """The number of sequences that hold spans."""
         return len(self._running)
 
     @property
