@@ -9,46 +9,30 @@ from typing import Any, cast
 
 from spaninfer_engine import InvalidSampling, Placement, SamplingParams
 
+from spaninfer_serving.error_mapping import WIRE_NAMES
 from spaninfer_serving.requests.forms import form_of
 from spaninfer_serving.wire.chat import ChatRequest
 from spaninfer_serving.wire.completions import CompletionRequest
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.sampling import PlacedFields, SamplingFields
 
-# wire name -> name in SamplingParams; names that are equal stand in both columns
-_SAMPLING = {
-    "n": "n",
-    "max_tokens": "max_tokens",
-    "min_tokens": "min_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "seed": "seed",
-    "ignore_eos": "ignore_eos",
-    "include_stop_str_in_output": "include_stop",
-    "skip_special_tokens": "skip_special",
-    "processed_logprobs": "processed_logprobs",
-    "prompt_logprobs": "prompt_logprobs",
-}
+_NUMBERS = (
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "typical_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram"),
+)
+_TAKEN_AS_GIVEN = (
+    *_NUMBERS,
+    *("n", "min_tokens", "seed", "ignore_eos", "include_stop", "skip_special"),
+    *("processed_logprobs", "prompt_logprobs"),
+)
+_SAMPLING = {WIRE_NAMES.get(ours, ours): ours for ours in _TAKEN_AS_GIVEN}  # by name on the wire
 
 
 def defaults_of(defaults: SamplingParams) -> dict[str, Any]:
     """Return the values of a model's parameters that are numbers, by the names that they have in
     bodies.
     """
-    return {name: getattr(defaults, ours) for name, ours in _SAMPLING.items() if name in _NUMBERS}
-
-
-_NUMBERS = (
-    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "typical_p"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size"),
-)
+    return {WIRE_NAMES.get(ours, ours): getattr(defaults, ours) for ours in _NUMBERS}
 
 
 def sampling_of(body: SamplingFields, defaults: SamplingParams) -> SamplingParams:
