@@ -79,7 +79,7 @@ from spaninfer_kernels_cpu.errors import (
 )
 from spaninfer_kernels_cpu.gemm.gemm import linear
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernels, micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import MicroKernels, micro_kernels
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 from spaninfer_kernels_cpu.gemm.trial import Trial
 from spaninfer_kernels_cpu.gemm.tuned import Tuned, thread_times, tune

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.gemm.gemm_kernel import GemmArguments
+from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments
 from spaninfer_kernels_cpu.runtime.call import Call
 from spaninfer_kernels_cpu.runtime.task_trace import ScriptRun, TaskTrace, ThreadTasks
 

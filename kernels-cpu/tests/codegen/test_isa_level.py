@@ -14,13 +14,8 @@ from processes import printed_by
 from spaninfer_kernels_cpu import Format, IsaLevelError, MicroKernels
 from spaninfer_kernels_cpu.codegen import isa_level
 from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS, Core, choose, core_of
-from spaninfer_kernels_cpu.gemm.micro_kernel import (
-    k_blocks,
-    medium_tile,
-    micro_kernels,
-    rows_per_task,
-    small_tile,
-)
+from spaninfer_kernels_cpu.gemm.micro_kernel import k_blocks, rows_per_task
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import medium_tile, micro_kernels, small_tile
 from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 

@@ -26,7 +26,7 @@ from spaninfer_kernels_cpu import (
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm import gemm as module
 from spaninfer_kernels_cpu.gemm import gemm_call
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_op_reference import (
     dequantize_weight,
     grid_format,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import Format, linear, pack, pack_stack, unpack
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm, _chunks
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.runtime.call import LOGITS, Matrix, Script
 from spaninfer_kernels_cpu.runtime.numa import shares
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool

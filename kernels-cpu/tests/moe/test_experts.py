@@ -13,7 +13,7 @@ from spaninfer_kernels_cpu import (
     unpack,
 )
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 
 FORMATS = [
     Format("int8", 32),

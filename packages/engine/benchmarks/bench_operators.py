@@ -23,7 +23,7 @@ from bench_encoders import SHAPES, ours, write_weights
 from spaninfer_engine.backends.cpu import ops, script
 from spaninfer_host_limits import cpu_name
 from spaninfer_kernels_cpu import Script, ThreadPool
-from spaninfer_kernels_cpu.gemm.gemm_kernel import GemmArguments
+from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments
 from spaninfer_kernels_cpu.gemm.roofline import peak_gops
 from spaninfer_kernels_cpu.runtime.call import Call
 

@@ -36,7 +36,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.isa_level import active_level, require_float16
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.quantisation.layout import Format
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,

@@ -40,7 +40,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.errors import ShapeError, demand_size
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, Format
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE, Call, Matrix, row_at
 from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scratch_pool

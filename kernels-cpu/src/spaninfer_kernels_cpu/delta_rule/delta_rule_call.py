@@ -30,7 +30,7 @@ from spaninfer_kernels_cpu.delta_rule.state_plan import (
     piece_at,
 )
 from spaninfer_kernels_cpu.errors import ShapeError, demand_size
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.quantisation.layout import Format
 from spaninfer_kernels_cpu.runtime.call import MAX_SIZE, Call, Matrix
 from spaninfer_kernels_cpu.runtime.scratch_pool import acquire, give_back, scratch_pool

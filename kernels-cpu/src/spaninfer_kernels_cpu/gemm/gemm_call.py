@@ -14,19 +14,10 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
 from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, SILU, Activation
 from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
-from spaninfer_kernels_cpu.gemm.gemm_kernel import (
-    GemmArguments,
-    GemmTiles,
-    WeightSizes,
-    WorkChunks,
-    gemm_kernel,
-)
-from spaninfer_kernels_cpu.gemm.micro_kernel import (
-    MicroKernel,
-    MicroKernels,
-    k_blocks,
-    rows_per_task,
-)
+from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, WeightSizes, WorkChunks
+from spaninfer_kernels_cpu.gemm.gemm_kernel import GemmTiles, gemm_kernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, k_blocks, rows_per_task
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import MicroKernels
 from spaninfer_kernels_cpu.gemm.prepare_activations import (
     RowReaders,
     prepare_call,

@@ -5,12 +5,11 @@ arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
@@ -19,22 +18,23 @@ from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
+from spaninfer_kernels_cpu.elementwise.activations import Activation
 from spaninfer_kernels_cpu.gemm import expanded_panel
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
+from spaninfer_kernels_cpu.gemm.epilogue import activate, activate_rows, ending_of, write_row
+from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, Job
 from spaninfer_kernels_cpu.gemm.micro_kernel import EXPANDED_ABOVE, MOST_ROWS, MicroKernel
 from spaninfer_kernels_cpu.gemm.panel_records import row_record_bytes
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
 from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
-    Ending,
     end_tile,
     fits,
     multiply_panel,
 )
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
-from spaninfer_kernels_cpu.runtime.call import Matrix, row_at
+from spaninfer_kernels_cpu.runtime.call import row_at
 
 Floats = NDArray[np.float32]
 
@@ -59,64 +59,6 @@ class GemmTiles(Constant):
     def few(self) -> int:
         """The most rows that small tiles, or medium ones, multiply."""
         return EXPANDED_ABOVE if self.large.expands_to_bytes else 2 * self.small.rows
-
-
-@dataclass(frozen=True, slots=True)
-class WeightSizes(Arguments):
-    """The sizes of a packed weight (`layout.Layout`)."""
-
-    panel_bytes: int
-    records: int
-    panels: int
-    outputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkChunks(Arguments):
-    """The panels that a task takes: chunk n is starts[n] to starts[n + 1] (int64)."""
-
-    starts: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class GemmArguments(Arguments):
-    """x, whose rows have a part of `part_bytes` for each weight, times weights, into out.
-
-    `panels` is the address of the weights; `bias`, `residual` and `segments` are 0 for none.
-    `half`: the number of panels of gates, where panels behind them are their factors; 0 where
-    nothing is gated. `activated`: products are given to the kernel's activation.
-    """
-
-    panels: int
-    weight: WeightSizes
-    x: Matrix
-    part_bytes: int
-    out: Matrix
-    bias: int
-    residual: Matrix
-    scale: Float32
-    segments: int
-    chunks: WorkChunks
-    half: int
-    activated: bool
-    threads: int
-    k_blocks: int
-    rows_per_task: int
-
-
-class Job(NamedTuple):
-    """A block of the channels of a panel, by number, of weights at an address; room for a tile.
-
-    `rows` are all of the call, or its segments.
-    """
-
-    arguments: GemmArguments
-    weights: int
-    tile: int
-    panel: int
-    k_block: int
-    rows: int
 
 
 @variants
@@ -207,15 +149,15 @@ def _multiply_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: int
     sums = stack(_SUMS)
     for start in range(first, stop, MOST_ROWS):
         count = smaller(MOST_ROWS, stop - start)
-        rows, ending = _panel_rows(tiles, job, start, count, sums), _ending(job, start)
+        rows, ending = _panel_rows(tiles, job, start, count, sums), ending_of(job, start)
         multiply_panel(tiles.large, rows, ending, (following, lines))
         lines = 0
         for row in range(count):
             if not ending.is_direct:
-                _write_row(tiles.activation, job, start + row, sums + row * STEP_BYTES)
+                write_row(tiles.activation, job, start + row, sums + row * STEP_BYTES)
             elif job.arguments.activated != 0:
                 out = floats_at(ending.out + row * ending.stride, PANEL)
-                _activate(tiles.activation, out, PANEL)
+                activate(tiles.activation, out, PANEL)
 
 
 def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
@@ -231,7 +173,7 @@ def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: 
         coming = _coming(job, _following(job, end), 0, 1, 1)
         expanded_panel.multiply_panel(tiles.large, rows, coming)
         for row in range(stop - first):
-            _write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
+            write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
 
 
 @device_function
@@ -249,24 +191,6 @@ def _panel_rows(tiles: GemmTiles, job: Job, first: int, count: int, sums: int) -
     record_bytes = weight.panel_bytes // weight.records
     sizes = (weight.records, record_bytes, row_record_bytes(tiles.large, record_bytes))
     return PanelRows(x, arguments.x.stride, count, panel, sizes, sums)
-
-
-@device_function
-def _ending(job: Job, row: int) -> Ending:
-    """Return what becomes of products from a row on; gates and a last part of a panel wait."""
-    arguments, weight = job.arguments, job.arguments.weight
-    part, panel = job.panel // weight.panels, job.panel % weight.panels
-    first = 4 * PANEL * panel
-    bias, residual, stride = arguments.bias, arguments.residual.address, arguments.residual.stride
-    return Ending(
-        arguments.half == 0 and PANEL * (panel + 1) <= weight.outputs,
-        row_at(arguments.out, row) + 4 * part * weight.outputs + first,
-        arguments.out.stride,
-        bias + first if bias != 0 else 0,
-        residual + row * stride + first if residual != 0 else 0,
-        stride,
-        arguments.scale,
-    )
 
 
 def _by_tiles(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
@@ -366,7 +290,7 @@ def large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines)
 
 def _by_memory(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
     """Multiply by tiles of AMX, which write their sums; finish those a few rows at a time."""
-    micro, ending, arguments = tiles.large, _ending(job, first), job.arguments
+    micro, ending, arguments = tiles.large, ending_of(job, first), job.arguments
     if not ending.is_direct or arguments.k_blocks > 1:
         return _tile(micro, tiles.activation, job, first, stop, coming)
     count = smaller(micro.rows, stop - first)
@@ -379,9 +303,9 @@ def _by_memory(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines)
         out_at = ending.out + row * ending.stride
         outs: Any = row_addresses(finishing, out_at, ending.stride, at_once - 1)
         end_tile(finishing, sums, ending, (row, at_once - 1, 0), outs)
-    _activate_rows(tiles.activation, job, ending, whole)
+    activate_rows(tiles.activation, job, ending, whole)
     for row in range(whole, count):
-        _write_row(tiles.activation, job, first + row, job.tile + row * STEP_BYTES)
+        write_row(tiles.activation, job, first + row, job.tile + row * STEP_BYTES)
     return micro.rows
 
 
@@ -390,7 +314,7 @@ def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lin
 
     By way of memory 1,152 by 384 in int8 took 1.08 times as long (Zen 4, scales per row).
     """
-    micro, ending = tiles.large, _ending(job, first)
+    micro, ending = tiles.large, ending_of(job, first)
     if not ending.is_direct:
         return _tile(micro, tiles.activation, job, first, stop, coming)
     x, panel_at, sizes = _operands(micro, job, first)
@@ -401,16 +325,8 @@ def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lin
         coming = (0, 0)
         outs: Any = row_addresses(micro, ending.out + block * BLOCK_BYTES, ending.stride, last)
         end_tile(micro, sums, ending, (0, last, block), outs)
-    _activate_rows(tiles.activation, job, ending, smaller(micro.rows, stop - first))
+    activate_rows(tiles.activation, job, ending, smaller(micro.rows, stop - first))
     return micro.rows
-
-
-@device_function
-def _activate_rows(activation: Activation, job: Job, ending: Ending, count: int) -> None:
-    """Apply the activation, if there is one, to what `ending` wrote of so many rows."""
-    if job.arguments.activated != 0:
-        for row in range(count):
-            _activate(activation, floats_at(ending.out + row * ending.stride, PANEL), PANEL)
 
 
 @device_function
@@ -433,7 +349,7 @@ def _tile(
     """Multiply rows from `first` on by a block of a panel; return how many rows a tile has."""
     _fill(micro, job, first, stop, coming)
     for row in range(smaller(micro.rows, stop - first)):
-        _write_row(activation, job, first + row, job.tile + STEP_BYTES * row)
+        write_row(activation, job, first + row, job.tile + STEP_BYTES * row)
     return micro.rows
 
 
@@ -443,67 +359,3 @@ def _fill(micro: MicroKernel, job: Job, first: int, stop: int, coming: Lines) ->
     x, panel_at, sizes = _operands(micro, job, first)
     rows = (x, job.arguments.x.stride, stop - 1 - first)
     fill_tile(micro, panel_at, rows, sizes, job.tile, coming)
-
-
-@device_function
-def _write_row(activation: Activation, job: Job, row: int, sums_at: int) -> None:
-    """Write what becomes of a row's sums with a panel."""
-    arguments, weight = job.arguments, job.arguments.weight
-    part, panel = job.panel // weight.panels, job.panel % weight.panels
-    sums = floats_at(sums_at, PANEL)
-    if arguments.half == 0:
-        _finish(activation, job, row, (part, panel), sums)
-    else:
-        _gate(activation, row_at(arguments.out, row), panel, arguments.half, sums)
-
-
-@device_function
-def _gate(activation: Activation, row: int, panel: int, half: int, sums: Floats) -> None:
-    """Write the gates of a panel to a row, or the activation of those times a panel's factors."""
-    if panel < half:
-        out = floats_at(row + 4 * PANEL * panel, PANEL)
-        for i in range(PANEL):
-            out[i] = sums[i]
-    else:
-        out = floats_at(row + 4 * PANEL * (panel - half), PANEL)
-        for i in range(PANEL):
-            out[i] = activated(activation, out[i]) * sums[i]
-
-
-@device_function
-def _finish(
-    activation: Activation, job: Job, row: int, panel_of: tuple[int, int], sums: Floats
-) -> None:
-    """Write the outputs of one row, or add a later block to them; `sums` is used up.
-
-    `panel_of`: which weight, and which of its panels.
-    """
-    part, panel = panel_of
-    arguments, k_block = job.arguments, job.k_block
-    first, outputs = panel * PANEL, arguments.weight.outputs
-    width = smaller(PANEL, outputs - first)
-    place = row_at(arguments.out, row) + 4 * (part * outputs + first)
-    out = floats_at(place, width)
-    if arguments.bias != 0 and k_block == 0:
-        bias = floats_at(arguments.bias + 4 * first, width)
-        for i in range(width):
-            sums[i] += bias[i]
-    before = place if k_block > 0 else arguments.residual.address
-    if before == 0:
-        for i in range(width):
-            out[i] = sums[i]
-    else:
-        if k_block == 0:
-            before += row * arguments.residual.stride + 4 * first
-        residual = floats_at(before, width)
-        scale = arguments.scale
-        for i in range(width):
-            out[i] = residual[i] + scale * sums[i]
-    if arguments.activated != 0 and k_block == arguments.k_blocks - 1:
-        _activate(activation, out, width)
-
-
-@device_function
-def _activate(activation: Activation, out: Floats, width: int) -> None:
-    for i in range(width):
-        out[i] = activated(activation, out[i])

@@ -24,7 +24,8 @@ from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.gemm import amx_tile
 from spaninfer_kernels_cpu.gemm.code_dots import add_dots, start_dots
 from spaninfer_kernels_cpu.gemm.code_unit import WHOLE
-from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.gemm.register_tile import (
     add_products,
     row_addresses,

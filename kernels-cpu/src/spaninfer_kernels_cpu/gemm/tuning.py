@@ -13,9 +13,9 @@ from math import prod
 from typing import TypeAlias
 
 from spaninfer_kernels_cpu.codegen.isa_level import IsaLevel
-from spaninfer_kernels_cpu.gemm.micro_kernel import (
+from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import (
     AHEAD,
-    MicroKernel,
     MicroKernels,
     medium_tile,
     small_tile,

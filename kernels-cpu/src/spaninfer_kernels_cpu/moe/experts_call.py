@@ -21,7 +21,7 @@ from spaninfer_kernels_cpu.elementwise.formula_call import formula_call, gate_fo
 from spaninfer_kernels_cpu.errors import check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_call import Gemm
 from spaninfer_kernels_cpu.gemm.gemm_kernel import SEGMENT_NUMBERS
-from spaninfer_kernels_cpu.gemm.micro_kernel import micro_kernels
+from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
 from spaninfer_kernels_cpu.gemm.prepare_activations import RowReaders, prepare_call, prepared_bytes
 from spaninfer_kernels_cpu.moe.route_call import Routes
 from spaninfer_kernels_cpu.quantisation.layout import Layout

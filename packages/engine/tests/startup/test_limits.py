@@ -15,14 +15,13 @@ from spaninfer_engine.spec.weight_nodes import Linear, Weight
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import (
     Memory,
-    StoredWeights,
     decide_budget,
     decide_demand,
     has_graphs,
-    refuse_oversized,
     resolve,
     served_name,
 )
+from spaninfer_engine.startup.weight_memory import StoredWeights, refuse_oversized
 
 GIB = 1 << 30
 

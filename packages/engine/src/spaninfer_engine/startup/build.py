@@ -58,11 +58,9 @@ from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
     SPAN_LEN,
     Memory,
-    StoredWeights,
     decide_budget,
     decide_demand,
     refuse_beyond_machine,
-    refuse_oversized,
     resolve,
     served_name,
 )
@@ -71,6 +69,7 @@ from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
+from spaninfer_engine.startup.weight_memory import StoredWeights, refuse_oversized
 from spaninfer_engine.step.sequences import Sequences
 
 _log = logging.getLogger(__name__)

@@ -28,16 +28,13 @@ from spaninfer_engine.spec.nodes import Decoder
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.build import resolve_model
 from spaninfer_engine.startup.compute import Compute, decide_compute
-from spaninfer_engine.startup.limits import (
-    SPAN_LEN,
-    STORED,
+from spaninfer_engine.startup.limits import SPAN_LEN, STORED, decide_demand, stored_cache
+from spaninfer_engine.startup.weight_formats import formats_of
+from spaninfer_engine.startup.weight_memory import (
     StoredWeights,
-    decide_demand,
     estimated_step_bytes,
     estimated_weight_bytes,
-    stored_cache,
 )
-from spaninfer_engine.startup.weight_formats import formats_of
 
 KV_SHARE = 0.9
 """Share of what is left that the KV cache may take; fragments and libraries have the rest."""

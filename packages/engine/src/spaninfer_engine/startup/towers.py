@@ -23,8 +23,8 @@ from spaninfer_engine.spec.nodes import Decoder, Model
 from spaninfer_engine.spec.tower_nodes import Tower
 from spaninfer_engine.spec.tree import parameter_count, weights
 from spaninfer_engine.startup.compute import Compute
-from spaninfer_engine.startup.limits import weight_bits
 from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.weight_memory import weight_bits
 
 
 def open_towers(
