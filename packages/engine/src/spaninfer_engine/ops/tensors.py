@@ -71,7 +71,7 @@ class Tensors(Protocol[A]):
         ...
 
     def warm(self) -> None:
-        """Make ready what steps share, whatever the model; a first step is rehearsed later."""
+        """Make ready what steps share, whatever the model; a first step makes ready the rest."""
         ...
 
     def available_bytes(self) -> int:

@@ -21,7 +21,7 @@ from spaninfer_engine.spec.weight_nodes import Ones, Weight
 
 
 class Reader(Protocol):
-    """A source of weights (load.reader.WeightReader and load.dummy.DummyReader are two)."""
+    """A source of weights (load.tensors.reader.WeightReader, load.dummy.DummyReader)."""
 
     def read(self, name: str) -> Packable:
         """The array of this name."""

@@ -320,7 +320,7 @@ class KVCacheManager:
 
     def _hit(self, seq: SequenceState, directories: Sequence[Directory]) -> PrefixHit:
         reach = 0
-        if seq.logits_from == maxsize:  # log-probabilities of the prompt need every position
+        if not seq.reports_prompt:  # which needs every position
             reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
         if reach and self._lacks(self._hashes(seq, 1)[:1], directories):
             reach = 0  # hashing is deferred until keys are computed: 0.15 ms for 4000 tokens

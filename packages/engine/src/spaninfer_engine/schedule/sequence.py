@@ -98,7 +98,7 @@ class SequenceState:
         self.hasher = hasher
         self.tables, self.capacity, self.num_published_spans = tables, 0, 0
         self.is_known_to_runner = False  # was it sent to the runner?
-        self.is_decoding = False  # is `target` computed, and its result here?
+        self.is_decoding = False  # is `prefill_end` reached, and the result here?
         self.discard_until_step = 0  # results up to this step belong to keys that were given up
         self.prompt_parts: list[TokenLogprobs] = []  # about the prompt, step by step
         asks = request.sampling.prompt_logprobs is not None and index == 0 and self.prompt_len > 1
@@ -115,6 +115,11 @@ class SequenceState:
     def seed(self) -> int:
         """The seed of this sequence's samples."""
         return (self.request.seed + self.index) % 2**64
+
+    @property
+    def reports_prompt(self) -> bool:
+        """True while log-probabilities of its prompt are requested and not here yet."""
+        return self.logits_from != maxsize
 
     @property
     def sampling(self) -> SamplingParams:
@@ -150,7 +155,7 @@ class SequenceState:
         """Keep the log-probabilities that a slice of the prompt brought, if it had some to bring:
         they begin behind its `logits_from`.
         """
-        if self.logits_from == maxsize:
+        if not self.reports_prompt:
             return
         num_known = self.logits_from
         if entries is not None:  # after a preemption some come twice

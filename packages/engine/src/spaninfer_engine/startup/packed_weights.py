@@ -68,7 +68,7 @@ class PackedWeights:
             )
 
     def pack(self, uses: Sequence[Use], layout: str) -> Weight:
-        """Return what ops.cpu packs for these uses, in the mapped file.
+        """Return what backends.cpu.ops packs for these uses, in the mapped file.
 
         CheckpointError unless it is there with the shapes that kernels will take for granted.
         """

@@ -1,6 +1,6 @@
 """The CPU backend: scripts of compiled calls, over packed weights and spans of any kind.
 
-Nearly every operator is recorded (`cpu_claims`) and becomes a call of a kernel of
+Nearly every operator is recorded (`recorded_claims`) and becomes a call of a kernel of
 spaninfer_kernels_cpu. What is left, positions by sines and rows of media, is computed by
 definition.
 """

@@ -126,7 +126,7 @@ class CudaOps(TorchOps):
         """Prepare every launch anew, and free what earlier steps used."""
         self.kernels.forget()
         self._quantized.forget()
-        gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB (run.on_cuda)
+        gc.collect()  # in circles lie tables of steps, 40 MiB to 1 GiB
         torch.cuda.empty_cache()
 
     def layout(self, operator: str, argument: str) -> str:

@@ -81,7 +81,7 @@ class HostTensors:
         """Packing takes nothing beside the weights."""
 
     def warm(self) -> None:
-        """Nothing is made ready before a step calls it (`run.runner.Runner.rehearse`)."""
+        """Nothing is shared: what a step needs is made ready by the first one (`warm_up`)."""
 
     def available_bytes(self) -> int:
         """Return what this process can take without pushing others out."""

@@ -51,7 +51,7 @@ class Contents:
 
 
 class PackedReader(Resource):
-    """A load.reader.WeightReader that knows tensors without having them, and what they became."""
+    """A load.tensors.reader.WeightReader that describes the tensors, and has what they became."""
 
     def __init__(self, path: Path, contents: Contents, arrays: Mapping[str, MappedArray]) -> None:
         self.path, self.contents = path, contents

@@ -37,7 +37,7 @@ class Module:
 
     source: str
     name: str
-    tensors: Mapping[str, Any]  # of load.reader.Entry, which knows of this package
+    tensors: Mapping[str, Any]  # of load.tensors.reader.Entry, which knows of this package
     dtype: np.dtype
     settings: Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from spaninfer_op_reference import QuantizedWeight, WeightFormat, dequantize_wei
 
 @dataclass(frozen=True, slots=True)
 class QuantizedEntry:
-    """A load.reader.Entry whose `read` expands to `dtype`, and `load` returns what is stored.
+    """An Entry of `reader` whose `read` expands to `dtype`, and `load` returns what is stored.
 
     `num_bytes` are those of the file: codes, scales and zeros.
     """
