@@ -9,8 +9,6 @@ from fastapi.testclient import TestClient
 from recorded_answers import HERMES_NOW, HERMES_PARIS, OFFERED
 from spaninfer_serving import Settings, create_app
 
-anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
-
 TOOLS = [
     {"name": each["function"]["name"], "input_schema": each["function"].get("parameters") or
      {"type": "object"}} for each in OFFERED
@@ -19,8 +17,14 @@ ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 BOTH = f"<think>\nThey ask.\n</think>\n\nOne moment.\n{HERMES_PARIS}\n{HERMES_NOW}"
 
 
+@pytest.fixture(scope="module")
+def anthropic():
+    """Anthropic's client, which takes seconds to import: only where these tests run."""
+    return pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
+
+
 @pytest.fixture
-def claiming(scripted):
+def claiming(scripted, anthropic):
     """What serves an engine that always says the same, and gives Anthropic's client of a key."""
 
     @contextmanager
@@ -125,7 +129,7 @@ def test_the_reason_of_an_end_is_said(claiming):
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "set"}])
-def test_a_tool_that_has_to_be_used_is_used(tool_engine, listening, choice):
+def test_a_tool_that_has_to_be_used_is_used(anthropic, tool_engine, listening, choice):
     schema = {"type": "object", "properties": {"level": {"enum": ["low", "high"]}},
               "required": ["level"], "additionalProperties": False}  # fmt: skip
     with listening(tool_engine) as (host, port):
@@ -139,7 +143,7 @@ def test_a_tool_that_has_to_be_used_is_used(tool_engine, listening, choice):
     assert message.content[-1].input["level"] in ("low", "high")
 
 
-def test_a_key_opens_in_either_header_and_a_wrong_one_is_refused_in_this_form(claiming):
+def test_a_key_opens_in_either_header_and_a_wrong_one_is_refused_in_this_form(anthropic, claiming):
     with claiming("Yes.", api_keys=("k",)) as client_of:
         assert say(client_of("k")).content[0].text == "Yes."
         by_token = anthropic.Anthropic(
@@ -211,7 +215,9 @@ def test_the_examples_of_messages_are_answered(tool_engine, listening):
                 assert json.dumps(answer.json())
 
 
-def test_an_answer_has_the_form_of_a_schema_and_a_wrong_one_is_named(tool_engine, listening):
+def test_an_answer_has_the_form_of_a_schema_and_a_wrong_one_is_named(
+    anthropic, tool_engine, listening
+):
     def config(schema):
         return {"format": {"type": "json_schema", "schema": schema}}
 
