@@ -20,6 +20,10 @@ os.environ.setdefault("SPANINFER_TEST_DATA", str(BESIDE_THE_CHECKOUT))
 # Tests start hundreds of interpreters: without byte code each compiles all that it imports of us.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Numba colours what it says of each template that does not fit, though nobody is shown it: that is
+# a twentieth of the time in which a kernel is compiled.
+os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
+
 # Where these are set, rich and typer colour what programs write to pipes and files as well.
 for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"):
     os.environ.pop(name, None)
