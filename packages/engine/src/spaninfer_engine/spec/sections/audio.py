@@ -48,5 +48,8 @@ class AudioReader(TowerReader):
 
     def _attention(self, within: str) -> RaggedAttention:
         dim = self.hidden // self._heads
-        heads, qkv = Heads(self._heads, self._heads, dim), self._split(within, key_bias=False)
+        heads, qkv = (
+            Heads(self._heads, self._heads, dim),
+            self._split(within, bias=self._bias, key_bias=False),
+        )
         return RaggedAttention(heads, qkv, self._out(within), dim**-0.5)

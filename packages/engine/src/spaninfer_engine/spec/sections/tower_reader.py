@@ -94,13 +94,15 @@ class TowerReader:
         """Return the name of a tensor whose key says its ending, too."""
         return self.name(key, suffix="")
 
-    def norm(self, name: str, channels: int) -> Norm:
+    def norm(
+        self, name: str, channels: int, kind: NormKind | None = None, eps: float | None = None
+    ) -> Norm:
         """Return a norm that the tower has."""
-        norm = self.maker.norm(name, channels)
+        norm = self.maker.norm(name, channels, kind, eps)
         assert norm is not None, name
         return norm
 
-    def _split(self, within: str, *, key_bias: bool) -> SplitQkv:
+    def _split(self, within: str, *, bias: bool, key_bias: bool) -> SplitQkv:
         hidden, maker = self.hidden, self.maker
         return SplitQkv(
             *(
@@ -108,7 +110,7 @@ class TowerReader:
                     maker.name(key, within),
                     hidden,
                     hidden,
-                    bias=self._bias and (key != "k" or key_bias),
+                    bias=key_bias if key == "k" else bias,
                     split=0,
                 )
                 for key in ("q", "k", "v")

@@ -12,6 +12,7 @@ from spaninfer_engine.spec.attention_nodes import (
     Axes,
     AxialRope,
     FusedQkv,
+    HeadNorms,
     Heads,
     RaggedAttention,
     RopeStyle,
@@ -186,8 +187,20 @@ class VisionReader(TowerReader):
             out=self._out(within),
             scale=dim**-0.5,
             positions=self._rope(dim),
+            norms=self._head_norms(within),
             in_windows=in_windows,
         )
+
+    def _head_norms(self, within: str) -> HeadNorms | None:
+        """Return the norms of all queries and of all keys of a patch."""
+        if not self.scope.flag("vision", "qk_norm"):
+            return None
+        eps = self.scope.optional_number("vision", "qk_norm_eps")
+        q, k = (
+            self.norm(self.name(key, within), self.hidden, "rms", eps)
+            for key in ("q_norm", "k_norm")
+        )
+        return HeadNorms(q, k, joint=True)
 
     def _rope(self, dim: int) -> AxialRope | None:
         theta = self.scope.optional_number("vision", "theta")
@@ -203,11 +216,12 @@ class VisionReader(TowerReader):
 
     def _qkv(self, within: str) -> SplitQkv | FusedQkv:
         hidden, layout = self.hidden, self.scope.text("vision", "qkv")
+        said = self.scope.value("vision", "qkv_bias")
+        bias = self._bias if said is None else bool(said)
         if layout == "split":
-            return self._split(within, key_bias=True)
+            return self._split(within, bias=bias, key_bias=bias)
         parts = (hidden, hidden, hidden) if layout == "concat" else ()
         name = self.maker.name("qkv", within)
-        bias = self._bias
         fused = self.maker.linear(name, 3 * hidden, hidden, bias=bias, split=0, parts=parts)
         return FusedQkv(fused, cast(Literal["concat", "grouped"], layout))
 

@@ -24,6 +24,7 @@ MAX_TOWER_LAYERS = 1_000
 MAX_PIXELS = 4_096  # of a patch's side, and of a window's
 MAX_TILE = 16_384  # pixels of a side, and rows
 _TOKEN = optional(size(0, MAX_INDEX))
+_NORM = choice("rms", "layer", aliases={"rms_norm": "rms", "layer_norm": "layer"})
 
 MEDIA = Section(
     "Tokens of a prompt that stand for media. Keys of config.json are those of the whole file.",
@@ -69,7 +70,7 @@ def _tower(activation: Type) -> dict[str, Word]:
         "hidden": Word(SIZE, REQUIRED, "channels"),
         "heads": Word(SIZE, REQUIRED, "attention heads"),
         "ffn": Word(SIZE, REQUIRED, "inner channels of the MLP"),
-        "norm": Word(choice("rms", "layer"), "layer", "norm of the tower"),
+        "norm": Word(_NORM, "layer", "norm of the tower"),
         "eps": Word(EPSILON, 1e-6, "added to the variance"),
         "act": Word(activation, REQUIRED, "activation"),
         "bias": Word(FLAG, True, "projections of its layers have biases"),
@@ -122,6 +123,11 @@ def vision(activation: Type) -> Section:
             ),
             "merger_heads": Word(optional(SIZE), "null", "attention heads of a resampler"),
             "qkv": Word(choice("concat", "grouped", "split"), "concat", "how they are stored"),
+            "qkv_bias": Word(
+                optional(FLAG), "null", "projections to them have biases; null: as `bias`"
+            ),
+            "qk_norm": Word(FLAG, False, "all queries, and all keys, have a root-mean-square norm"),
+            "qk_norm_eps": Word(optional(EPSILON), "null", "added to their variance; null: `eps`"),
             "theta": Word(
                 optional(BASE), 10000.0, "base of the rotary positions by row, then by column"
             ),

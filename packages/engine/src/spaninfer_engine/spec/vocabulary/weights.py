@@ -128,6 +128,8 @@ VISION_WEIGHTS = Section(
         "q": name("self_attn.q_proj", "query projection"),
         "k": name("self_attn.k_proj", "key projection"),
         "v": name("self_attn.v_proj", "value projection"),
+        "q_norm": name("", "norm of the queries"),
+        "k_norm": name("", "norm of the keys"),
         "gate": name("mlp.gate_proj", "gate projection"),
         "class": name("", "class token beside the patches of a tile; the whole name"),
         "pre_norm": name("", "norm in front of the first layer"),
