@@ -32,7 +32,9 @@ from spaninfer_kernels_cpu.attention.select_call import (
 )
 from spaninfer_kernels_cpu.attention.sparse_attention import select_keys
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
+from spaninfer_kernels_cpu.codegen.compiled import kernel_cache_report
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
+from spaninfer_kernels_cpu.codegen.kernel_cache import CacheReport
 from spaninfer_kernels_cpu.codegen.memory import aligned
 from spaninfer_kernels_cpu.delta_rule.convolve_call import convolve_call
 from spaninfer_kernels_cpu.delta_rule.delta_rule import DeltaInputs, convolve, delta_rule
@@ -137,6 +139,7 @@ __all__ = [
     "Arguments",
     "AttentionBatch",
     "AttentionPlan",
+    "CacheReport",
     "Call",
     "Choice",
     "CodeRows",
@@ -215,6 +218,7 @@ __all__ = [
     "formula_call",
     "gate_formula",
     "gather_rows_call",
+    "kernel_cache_report",
     "layer_norm_call",
     "linear",
     "llama4_scale_call",

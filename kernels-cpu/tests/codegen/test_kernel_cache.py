@@ -1,5 +1,6 @@
 """The cache of compiled kernels: its folders, the files it trusts, and full or missing disks."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -44,6 +45,26 @@ def temporary(tmp_path):
     folder = tmp_path / "tmp"
     folder.mkdir()
     return folder
+
+
+def test_a_report_says_where_files_go_how_many_bytes_there_are_and_why_not_elsewhere(tmp_path):
+    (tmp_path / "file").write_text("")
+    shared, good = tmp_path / "shared", tmp_path / "good"
+    for folder, mode in ((shared, 0o777), (good, 0o755)):
+        folder.mkdir()
+        folder.chmod(mode)
+        (folder / "kernel").write_bytes(bytes(1000))
+    lasting = KernelCache((tmp_path / "file" / "a", shared, good), tmp_path / "tmp", untidy)
+    passing = KernelCache((shared,), tmp_path / "tmp", untidy)
+    nowhere = KernelCache((shared,), None, untidy)
+
+    first, second, third = (each.report() for each in (lasting, passing, nowhere))
+
+    assert (first.folder, first.is_lasting, first.num_bytes) == (good, True, 1000)
+    assert first.refused[tmp_path / "file" / "a"] == os.strerror(errno.ENOTDIR)
+    assert "may write to it" in first.refused[shared]
+    assert (second.folder, second.is_lasting) == (tmp_path / "tmp", False)
+    assert (third.folder, third.num_bytes) == (None, 0)
 
 
 def settings(temporary, chosen=None):

@@ -28,7 +28,7 @@ from numba.core.registry import cpu_target
 from spaninfer_kernels_cpu.codegen import object_code
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
-from spaninfer_kernels_cpu.codegen.kernel_cache import KernelCache, kernel_cache
+from spaninfer_kernels_cpu.codegen.kernel_cache import CacheReport, KernelCache, kernel_cache
 from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -144,6 +144,11 @@ def _constants_of(function: Callable[..., Any]) -> list[Constant]:
     values = [cell.cell_contents for cell in function.__closure__ or ()]
     assert all(isinstance(value, Constant) for value in values), (function, values)
     return values
+
+
+def kernel_cache_report() -> CacheReport:
+    """Return where compiled kernels are kept, and what keeps them out of other folders."""
+    return cache_of_these_sources().report()
 
 
 def cache_of_these_sources() -> KernelCache:

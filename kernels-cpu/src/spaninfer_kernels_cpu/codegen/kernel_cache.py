@@ -16,8 +16,9 @@ import os
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,18 @@ _AppDirs: Any = appdirs.AppDirs
 _SOURCES: Final = Path(__file__).parents[1]
 
 Tidy = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """The state of a cache: the folder that takes files, None for memory alone, and whether it
+    lasts; the bytes of what is there; the folders that take no files, and why.
+    """
+
+    folder: Path | None
+    is_lasting: bool
+    num_bytes: int
+    refused: Mapping[Path, str]
 
 
 class KernelCache:
@@ -85,6 +98,16 @@ class KernelCache:
                 self._refused[folder] = reason
         return None
 
+    def report(self) -> CacheReport:
+        """Return the state of the cache, after trying which folder takes a file."""
+        folder = self.writable()
+        return CacheReport(
+            folder,
+            folder in self._lasting,
+            sum(map(_num_bytes, filter(is_private, self._folders))),
+            {place: reason.strerror or str(reason) for place, reason in self._refused.items()},
+        )
+
     def _make(self, folder: Path) -> None:
         """Make a folder if need be. OSError where no file can be made in it that may be read."""
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -106,6 +129,16 @@ class KernelCache:
             f"no cache folder takes compiled kernels ({refused or 'there is no home folder'}), "
             f"{kept}; set {VARIABLE} to a folder that can be written"
         )
+
+
+def _num_bytes(folder: Path) -> int:
+    """Return the bytes of a folder's files, without those that another process is deleting."""
+    total = 0
+    with suppress(OSError):
+        for file in folder.iterdir():
+            with suppress(OSError):
+                total += file.lstat().st_size
+    return total
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from spaninfer.doctor import Verdict
-from spaninfer.doctor.caches import check_folder
+from spaninfer.doctor.caches import check_folder, check_kernels
 from spaninfer.doctor.packages import compare_versions
+from spaninfer_kernels_cpu import CacheReport
 
 OURS = (
     *("spaninfer", "spaninfer-serving", "spaninfer-engine", "spaninfer-kernels-cpu"),
@@ -21,10 +25,51 @@ def test_a_machine_in_order_gets_facts_and_an_answer(call):
     result = call("doctor")
 
     assert result.exit_code == 0, result.output
+    assert "CPU kernels " in result.stdout
     assert f"Python      {platform.python_version()}" in result.stdout
     assert f"{len(os.sched_getaffinity(0))}" in result.stdout.split("usable")[0]
     assert "an API server, which answers" in result.stdout or len(os.sched_getaffinity(0)) == 1
     assert "bundled model on " in result.stdout.splitlines()[-1]
+
+
+def test_the_cache_of_cpu_kernels_is_shown_where_it_is(tmp_path):
+    command = [sys.executable, "-c", CHECK]
+    places = {tmp_path / "cache": "ok", tmp_path / "file" / "cache": "note"}
+    (tmp_path / "file").write_text("")
+    for place, verdict in places.items():
+        env = os.environ | {"NUMBA_CACHE_DIR": str(place), "TMPDIR": str(tmp_path)}
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+
+        found, seen, way_out = ran.stdout.splitlines()
+        assert found == verdict, ran.stdout
+        if verdict == "ok":
+            assert seen.startswith(f"{place}/spaninfer_kernels_cpu_")
+            assert way_out == ""
+        else:
+            assert seen.startswith(f"{tmp_path}/spaninfer-")
+            assert f"{place}/spaninfer_kernels_cpu_" in seen
+            assert os.strerror(errno.ENOTDIR) in seen
+            assert "NUMBA_CACHE_DIR" in way_out
+
+
+CHECK = """
+from spaninfer.doctor.caches import check_kernels
+from spaninfer_kernels_cpu import kernel_cache_report
+found = check_kernels(kernel_cache_report())
+print(found.verdict.value, found.seen, found.way_out, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("num_bytes", "said"), [(3 << 20, "3.0 MiB that are read"), (0, "memory")])
+def test_a_cache_that_takes_no_files_is_a_note(num_bytes, said):
+    report = CacheReport(None, False, num_bytes, {Path("/cache"): "Read-only file system"})
+
+    found = check_kernels(report)
+
+    assert found.verdict is Verdict.NOTE
+    assert said in found.seen
+    assert "/cache: Read-only file system" in found.seen
+    assert "NUMBA_CACHE_DIR" in found.way_out
 
 
 def test_packages_of_one_release_fit_together():
