@@ -1,9 +1,9 @@
 """The bundled model in the engine against transformers' Qwen3-VL."""
 
-import numpy as np
 import pytest
 from spaninfer_demo import path
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("spaninfer", reason="scenes are drawn by the package spaninfer")
