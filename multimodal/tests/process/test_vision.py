@@ -12,6 +12,7 @@ from spaninfer_multimodal import ConfigError, TooLarge, Video, decode_image, loa
 
 pytest.importorskip("transformers", reason="is the oracle")
 
+from transformers.models.aya_vision.processing_aya_vision import AyaVisionProcessor
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -184,6 +185,27 @@ def test_idefics3(tmp_path, size, options):
     processor.image_seq_len, processor.global_image_tag = 64, "<global-img>"
     processor.image_token, processor.fake_image_token = "<image>", "<fake_token_around_image>"
     assert ("<image>" * 64).join(tiles.around) == processor.replace_image_token(theirs, 0)
+
+
+@pytest.mark.parametrize("size", [(364, 364), (300, 90), (777, 1200)])
+def test_aya_vision(tmp_path, size):
+    options = {"size": {"height": 364, "width": 364}, **HALF}
+    config = {"image_processor_type": "GotOcr2ImageProcessor", **options}
+    shared = {"processor_class": "AyaVisionProcessor", "patch_size": 14, "downsample_factor": 2}
+    image = picture(*size)
+
+    tiles = loaded(tmp_path, config, shared=shared).image(image)
+
+    theirs = GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
+        pillow(image), return_tensors="np"
+    )
+    np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
+    processor = object.__new__(AyaVisionProcessor)
+    processor.patch_size, processor.img_size, processor.img_patch_token = 28, 364, "<patch>"
+    processor.start_of_img_token, processor.end_of_img_token = "<|START_OF_IMG|>", "<|END_OF_IMG|>"
+    processor.tile_token, processor.tile_global_token = "TILE", "TILE_GLOBAL"
+    written = ("<patch>" * (tiles.num_tokens // len(tiles.pixels))).join(tiles.around)
+    assert written == processor.replace_image_token(theirs, 0)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (300, 90), (777, 1200), (900, 900)])

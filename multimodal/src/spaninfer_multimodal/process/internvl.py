@@ -1,7 +1,8 @@
-"""InternVL: an image stretched to the grid of tiles that is most like it, and as a whole behind.
+"""InternVL and Aya Vision: an image stretched to the grid of tiles that is most like it, and as a
+whole behind.
 
-Source: the Pillow image processor of transformers 5.23, which it shares with GOT-OCR 2, and
-InternVL's own processor's text.
+Source: the Pillow image processor of transformers 5.23, which they share with GOT-OCR 2, and the
+texts of their own processors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from PIL import Image as Pillow
 
 from spaninfer_multimodal.errors import ConfigError
 from spaninfer_multimodal.media import Image
-from spaninfer_multimodal.process.config import ProcessorConfig, integer, square_of
+from spaninfer_multimodal.process.config import ProcessorConfig, integer, required, square_of
 from spaninfer_multimodal.process.features import Tiles, digest_with
 from spaninfer_multimodal.process.pixels import (
     CLIP_MEAN,
@@ -35,7 +36,8 @@ MAX_TILES: Final = 256
 class InternVLProcessor:
     """Prepares images in one of `grids` of tiles, (rows, columns), of `tile` pixels a side.
 
-    `tokens_per_tile` tokens stand for each, one behind the other.
+    `tokens_per_tile` tokens stand for each, one behind the other, or each behind its number
+    (`is_numbered`: Aya Vision).
     """
 
     normalisation: Normalisation
@@ -43,6 +45,7 @@ class InternVLProcessor:
     tile: int
     grids: tuple[Size, ...]
     tokens_per_tile: int
+    is_numbered: bool = False
 
     def image(self, image: Image) -> Tiles:
         """Return the tiles from left to right and top to bottom; behind several the whole image."""
@@ -57,8 +60,14 @@ class InternVLProcessor:
             size,
             self.tokens_per_tile * len(tiles),
             digest_with(self, image.digest),
-            around=("<img>", "</img>"),
+            around=_numbered(len(tiles)) if self.is_numbered else ("<img>", "</img>"),
         )
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    """Return the texts in front of, between and behind the tokens of Aya Vision's tiles."""
+    first, *others = [f"TILE_{number}" for number in range(1, count)] + ["TILE_GLOBAL"]
+    return f"<|START_OF_IMG|>{first}", *others, "<|END_OF_IMG|>"
 
 
 def best_grid(size: Size, grids: tuple[Size, ...], tile: int) -> Size:
@@ -76,7 +85,7 @@ def best_grid(size: Size, grids: tuple[Size, ...], tile: int) -> Size:
 
 
 def internvl_of(config: ProcessorConfig) -> InternVLProcessor:
-    """Return the processor of an InternVL folder, which always cuts images into tiles."""
+    """Return the processor of an InternVL or Aya Vision folder; both always cut images."""
     tile = square_of(config.image, 448)
     least, most = (
         integer(config.image, f"{end}_patches", default)
@@ -86,13 +95,22 @@ def internvl_of(config: ProcessorConfig) -> InternVLProcessor:
         raise ConfigError(
             f"min_patches is {least} and max_patches {most}; implemented are up to {MAX_TILES}"
         )
+    is_aya = config.shared.get("processor_class") == "AyaVisionProcessor"
     return InternVLProcessor(
         normalisation_of(config.image, CLIP_MEAN, CLIP_STD),
         filter_of(config.image, Pillow.Resampling.BICUBIC),
         tile,
         _grids(least, most),
-        integer(config.shared, "image_seq_length", 256),
+        _aya_tokens(config) if is_aya else integer(config.shared, "image_seq_length", 256),
+        is_numbered=is_aya,
     )
+
+
+def _aya_tokens(config: ProcessorConfig) -> int:
+    """Return the tokens of an Aya Vision tile."""
+    pixels = required(config.shared, "patch_size", "processor_config.json")
+    token = pixels * integer(config.shared, "downsample_factor", 1)
+    return (integer(config.shared, "img_size", 364) // token) ** 2
 
 
 def _grids(least: int, most: int) -> tuple[Size, ...]:

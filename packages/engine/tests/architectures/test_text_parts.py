@@ -77,6 +77,8 @@ WHOLE = {
     "llava_next_mistral": _whole("LlavaNext", _text("mistral", model_type="mistral"),
         {**_SIGLIP, "model_type": "clip_vision_model", "num_hidden_layers": 2},
         image_token_index=190),
+    "aya_vision": _whole("AyaVision", _text("cohere2", model_type="cohere2", logit_scale=1.0),
+        {**_SIGLIP, "model_type": "siglip_vision_model"}, image_token_index=190),
     "pixtral": _whole("Llava", _text("mistral", head_dim=16, model_type="mistral"),
         {**_SIGLIP, "model_type": "pixtral"}, image_token_index=190, vision_feature_layer=-1,
         vision_feature_select_strategy="full"),

@@ -143,7 +143,12 @@ def _merged(program: ProgramBuilder, merger: Merger, x: str) -> str:
         x = program.norm(merger.norm, x)
     if merger.up is not None:
         up = program.linear(merger.up, x, "up")
-        x = program.add("activation", up, name="inner", act=merger.act)
+        if merger.is_gated:
+            sizes = (merger.up.weight.shape[0] // 2,) * 2
+            up, gate = program.add_many("split", up, names=("up", "gate"), sizes=sizes)
+            x = program.add("gate", gate, up, name="inner", act=merger.act)
+        else:
+            x = program.add("activation", up, name="inner", act=merger.act)
     rows = program.linear(merger.down, x, "rows")
     if merger.project is None:
         return rows

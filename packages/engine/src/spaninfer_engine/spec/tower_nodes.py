@@ -75,7 +75,8 @@ class PatchPositions:
 @dataclass(frozen=True, slots=True)
 class Merger:
     """down(act(up(y))) of the `count` neighbouring patches of a token: side by side in y, or their
-    mean; down(y) where there is no `up`.
+    mean; down(y) where there is no `up`; down(act(g) * u) where `is_gated`, u and g the halves of
+    up(y).
 
     The norm is of each patch before, or of y where `norm_after`. `join` makes one patch of those
     side by side first; it reads them channel by channel. With `project`, the result is that of
@@ -89,6 +90,7 @@ class Merger:
     act: ActivationName = "gelu"
     norm_after: bool = False
     is_mean: bool = False
+    is_gated: bool = False
     join: Linear | None = None
     project: Linear | None = None
 

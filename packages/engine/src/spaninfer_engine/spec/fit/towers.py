@@ -113,6 +113,7 @@ def _merger(merger: Merger, tower: PatchTower) -> Misfits:
     if merger.up is not None:
         inner = merger.up.weight.shape[0]
         yield from of_linear(merger.up, inner, wide)
+        inner //= 2 if merger.is_gated else 1
     if merger.project is None:
         yield from of_linear(merger.down, tower.width, inner)
         return

@@ -248,7 +248,7 @@ class VisionReader(TowerReader):
             return self._projected_merger(down)
         if kind == "linear":
             return self._linear_merger(within, down)
-        return self._narrow_merger(within, down)
+        return self._narrow_merger(within, down, is_gated=kind == "gated")
 
     def _linear_merger(self, within: str, down: str) -> Merger:
         """Return a projection of a row's patches side by side."""
@@ -257,18 +257,25 @@ class VisionReader(TowerReader):
         projection = self.maker.linear(within + down, out, count * self.hidden, bias=bias, split=1)
         return Merger(norm=None, up=None, down=projection, count=count)
 
-    def _narrow_merger(self, within: str, down: str) -> Merger:
-        """Return a merger whose MLP is as wide as its rows."""
+    def _narrow_merger(self, within: str, down: str, *, is_gated: bool) -> Merger:
+        """Return a merger whose MLP is as wide as its rows, unless it says how wide."""
         maker, out, count = self.maker, self._out_width, self._merge**2
         wide, bias = count * self.hidden, self.scope.flag("vision", "merger_bias")
         eps = self.scope.optional_number("vision", "merger_eps")
         norm = maker.name("merger_norm", within)
+        inner = self.scope.optional_integer("vision", "merger_inner") or out
+        if is_gated and inner % 2:
+            problem = f"{inner} channels have no halves"
+            raise self.scope.error("vision", "merger_inner", problem)
+        read = inner // 2 if is_gated else inner
         return Merger(
             norm=maker.norm(norm, wide, "layer", eps, bias=True),
-            up=maker.linear(self.name("merger_up", within), out, wide, bias=bias, split=0),
-            down=maker.linear(within + down, out, out, bias=bias, split=1),
+            up=maker.linear(self.name("merger_up", within), inner, wide, bias=bias, split=0),
+            down=maker.linear(within + down, out, read, bias=bias, split=1),
             count=count,
+            act="silu" if is_gated else "gelu",
             norm_after=True,
+            is_gated=is_gated,
         )
 
     def _joining_merger(self, within: str, down: str) -> Merger:

@@ -104,18 +104,23 @@ def vision(activation: Type) -> Section:
             "temporal": Word(size(most=64), 1, "frames of a patch"),
             "merge": Word(size(most=64), 1, "patches of a row's side"),
             "merger": Word(
-                choice("mlp", "mean", "narrow", "linear", "join", "shuffle", "resampler"),
+                choice("mlp", "mean", "narrow", "gated", "linear", "join", "shuffle", "resampler"),
                 "mlp",
                 "an MLP of a row's patches side by side; a norm and a projection of their mean; an "
                 "MLP of them side by side that is as wide as its rows, behind a norm if one is "
-                "named; a projection of them side by side; a norm of each patch, a projection of a "
-                "row's to one, and an MLP; an MLP of a row's patches side by side, its activation, "
-                "and a projection; learned queries that read all patches of a picture",
+                "named; the same with a SiLU gate, the second half of its first projection; a "
+                "projection of them side by side; a norm of each patch, a projection of a row's to "
+                "one, and an MLP; an MLP of a row's patches side by side, its activation, and a "
+                "projection; learned queries that read all patches of a picture",
             ),
             "merger_eps": Word(
                 optional(EPSILON), "null", "added to the variance of the merger's norm; null: `eps`"
             ),
-            "merger_inner": Word(optional(SIZE), "null", "shuffle: channels inside the MLP"),
+            "merger_inner": Word(
+                optional(SIZE),
+                "null",
+                "narrow, gated: channels behind the first projection; shuffle: inside the MLP",
+            ),
             "merger_out": Word(optional(SIZE), "null", "shuffle: channels behind the MLP"),
             "merger_bias": Word(FLAG, True, "projections of the merger have biases"),
             "queries": Word(
