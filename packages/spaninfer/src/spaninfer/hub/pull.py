@@ -11,7 +11,9 @@ import glob
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,17 +86,19 @@ def pull(name: HubName, *, with_weights: bool = True) -> Path:
         wanted = [choice.small, choice.weights]  # weights last: with them, it is whole
         if not with_weights and choice.gguf is None:
             wanted.pop()
-        _check_disk(name, [file for files in wanted for file in files], sizes)
-        for files in wanted:
-            patterns = [glob.escape(file) for file in files]
-            if patterns:
-                folder = snapshot_download(
-                    name.repo,
-                    revision=name.revision,
-                    cache_dir=cache_folder(),
-                    endpoint=_hub(),
-                    allow_patterns=patterns,
-                )
+        download = _Download(name, {file: sizes[file] for files in wanted for file in files})
+        download.check_room()
+        with download.telling_of_a_full_disk():
+            for files in wanted:
+                patterns = [glob.escape(file) for file in files]
+                if patterns:
+                    folder = snapshot_download(
+                        name.repo,
+                        revision=name.revision,
+                        cache_dir=cache_folder(),
+                        endpoint=_hub(),
+                        allow_patterns=patterns,
+                    )
     except ConfigError:
         raise
     except Exception as error:  # the library's, and those of the HTTP client it happens to use
@@ -119,31 +123,62 @@ def _sizes(api: HfApi, name: HubName) -> Mapping[str, int]:
     return {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
 
-def _check_disk(name: HubName, wanted: Iterable[str], sizes: Mapping[str, int]) -> None:
-    """Raise ConfigError where the disk of the cache has no room for the files."""
-    from huggingface_hub import try_to_load_from_cache
+@dataclass(frozen=True, slots=True)
+class _Download:
+    """The files that a model is to have in the cache, with their bytes; 0: the hub does not say."""
 
-    missing = [
-        file
-        for file in wanted
-        if not isinstance(
-            try_to_load_from_cache(
-                name.repo, file, cache_dir=cache_folder(), revision=name.revision
-            ),
-            str,
+    name: HubName
+    sizes: Mapping[str, int]
+
+    def check_room(self) -> None:
+        """Raise ConfigError where the disk of the cache has no room for what is missing."""
+        if self._missing_bytes() > _free_bytes():
+            raise ConfigError(self._too_small())
+
+    @contextmanager
+    def telling_of_a_full_disk(self) -> Iterator[None]:
+        """Raise ConfigError for a disk that becomes full inside of the block.
+
+        The library keeps complete files alone, so a later call goes on with the others.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ConfigError(f"{self._too_small()}; complete files are kept") from error
+
+    def _too_small(self) -> str:
+        missing, free = self._missing_bytes(), _free_bytes()
+        needs = _size(missing) if missing > free else f"more than {_size(free)}"
+        return (
+            f"{self.name} takes {needs}, and {_size(free)} are free in {cache_folder()}; make room "
+            "(`spaninfer list` shows what is there, `spaninfer remove NAME` deletes it), or set "
+            "HF_HOME to a larger disk, and repeat the command"
         )
-    ]
-    needed = sum(sizes[file] for file in missing)
+
+    def _missing_bytes(self) -> int:
+        """Return the bytes of the files that are not in the cache."""
+        from huggingface_hub import try_to_load_from_cache
+
+        repo, cache, revision = self.name.repo, cache_folder(), self.name.revision
+        return sum(
+            num_bytes
+            for file, num_bytes in self.sizes.items()
+            if not isinstance(try_to_load_from_cache(repo, file, cache, revision), str)
+        )
+
+
+def _free_bytes() -> int:
+    """Return what is free on the disk of the cache."""
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ConfigError(
-            f"{name} takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
-            f"{cache_folder()}; make room (`spaninfer list` shows what is there), or set HF_HOME "
-            "to a larger disk"
-        )
+    return shutil.disk_usage(folder).free
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB ({num_bytes:,} bytes)"
 
 
 def _shards(folder: Path) -> set[str]:
@@ -178,11 +213,6 @@ def _sentence(name: HubName, error: Exception) -> str:
             return (
                 f"{name} is missing or incomplete in the cache {cache_folder()}, and "
                 "HF_HUB_OFFLINE forbids downloads; unset it, or give the path of a model"
-            )
-        case OSError() if error.errno == errno.ENOSPC:
-            return (
-                f"the disk of {cache_folder()} is full; complete files of {name} are kept: make "
-                "room and repeat the command"
             )
         case OSError() if error.filename is not None:  # of a file here, not of a connection
             return f"{cache_folder()} cannot be written ({error}); set HF_HOME to another folder"
