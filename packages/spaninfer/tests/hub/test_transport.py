@@ -134,6 +134,7 @@ FILLS = """
 set -e
 mount -t tmpfs -o size=14m none "$HF_HUB_CACHE"
 "$@" && exit 3
+find "$HF_HUB_CACHE" -name "*.incomplete" | grep . && exit 4
 echo "---" >&2
 mount -o remount,size=64m "$HF_HUB_CACHE"
 "$@"
@@ -161,7 +162,13 @@ def test_a_disk_that_fills_while_a_file_comes_is_a_sentence_and_whole_files_are_
     first, _, second = ran.stderr.partition("---")
     assert ran.returncode == 0, ran.stderr
     told = " ".join(first.split())
-    assert "is full; complete files of org/tiny are kept: make room and repeat" in told
+    sentence = (
+        r"org/tiny takes more than 0\.0 GB \([\d,]+ bytes\), and 0\.0 GB \(([\d,]+) bytes\) are "
+        r"free in \S+; make room .* HF_HOME to a larger disk, and repeat the command; complete files are"
+    )
+    free = re.search(sentence, told)
+    assert free, told
+    assert 0 < int(free[1].replace(",", "")) < 14 << 20
     assert "Traceback" not in ran.stderr
     small = [path for path in hub.fetched() if path != WEIGHTS]
     assert sorted(small) == sorted(set(TINY) - {WEIGHTS}), "what came whole is not fetched again"
