@@ -38,7 +38,7 @@ CHUNK_PER_ROW: Final = 64  # and several rows, each: parts cost at most a few pe
 
 
 class PlanKind(NamedTuple):
-    """What plans of one attention have in common, whatever the step.
+    """The common part of the plans of one attention, whatever the step.
 
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
     all of them; `ahead`: how many more it sees behind its own, of those that are rows here. The

@@ -33,7 +33,7 @@ Bf16Dot = Literal["bfdot", "vdpbf16ps"]
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What suits the cores of a CPU, whatever instructions they have; defaults are of Intel's.
+    """The choices that suit the cores of a CPU, whatever their instructions; defaults are Intel's.
 
     ahead          bytes ahead that rows of few tokens ask for weights; 0: not at all
     rows           rows of a tile of numbers, which is as wide as a panel

@@ -37,7 +37,7 @@ class _Scaled(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class _ByRowArguments(Arguments):
-    """What scales rows by the first number of another matrix's."""
+    """Arguments of a call that scales rows by the first number of another matrix's."""
 
     scaled: _Scaled
     factor: Matrix

@@ -57,7 +57,7 @@ _SCALES = StackBytes(2 * BLOCK_BYTES * UNPACKED_CHANNELS // (UNIT // 2))
 
 
 class Ending(NamedTuple):
-    """What becomes of the products with a panel: residual + scale * (products + bias).
+    """The epilogue of the products with a panel: residual + scale * (products + bias).
 
     Addresses of its first column, in the first row; bias and residual are 0 for none. Without
     `is_direct` products stay in the job's sums.

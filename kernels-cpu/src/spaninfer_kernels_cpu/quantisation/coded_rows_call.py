@@ -46,7 +46,7 @@ _POWERS: Final = np.ldexp(1.0, np.arange(_BYTES) - 127)  # that exponents in e8m
 
 @dataclass(frozen=True, slots=True)
 class _Panels(Arguments):
-    """Where codes and what is beside them lie, in bytes, and how many channels share a scale."""
+    """The places of codes and of what is beside them, in bytes, and the channels of a scale."""
 
     address: int
     panel_bytes: int

@@ -58,7 +58,7 @@ class TaskTrace:
 
     @property
     def threads(self) -> list[ThreadTasks]:
-        """What each thread ran."""
+        """The tasks that each thread ran."""
         found = []
         for words in self._words:
             tasks = words[_HEAD : _HEAD + _WORDS * int(words[0])].reshape(-1, _WORDS)

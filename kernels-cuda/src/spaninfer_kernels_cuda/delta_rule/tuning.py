@@ -18,7 +18,7 @@ _LOAD: Final = 16  # bytes
 
 
 class DecodeTile(NamedTuple):
-    """What a block of a decode takes of a state: its columns, by that many threads."""
+    """The part of a state that a block of a decode takes: its columns, by that many threads."""
 
     columns: int
     vector: int
@@ -67,7 +67,7 @@ def shared_bytes(key_size: int) -> int:
 
 
 class NormTile(NamedTuple):
-    """How lanes share a head of a norm: elements per load, lanes, loads of each."""
+    """The division of a head of a norm among lanes: elements per load, lanes, loads of each."""
 
     vector: int
     lanes: int

@@ -272,7 +272,7 @@ def _norm(
 
 
 class _Kind(NamedTuple):
-    """What the GEMMs of a layer have in common, for any number of tokens."""
+    """The common part of the GEMMs of a layer, for any number of tokens."""
 
     experts: int
     shared: int  # of them

@@ -79,7 +79,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """What is reported: device arrays, or their addresses.
+    """The arrays of a report on the device, or their addresses.
 
     Most likely tokens come first; ids are -1 where fewer logits are finite.
     """

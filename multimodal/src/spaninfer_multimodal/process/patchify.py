@@ -32,7 +32,7 @@ class PatchForm(Protocol):
 
     @property
     def normalisation(self) -> Normalisation:
-        """What bytes stand for."""
+        """The numbers that bytes stand for."""
         ...
 
 

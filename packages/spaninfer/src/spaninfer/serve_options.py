@@ -45,7 +45,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may use the server, and what they share."""
+    """Access to the server: who may use it, and what users share."""
 
     api_key: Annotated[
         list[str] | None,
@@ -101,7 +101,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What requests may be, and how they are answered."""
+    """Limits of requests, and the form of answers."""
 
     max_body: Annotated[
         str | None,
@@ -138,7 +138,7 @@ class Answering:
 
 @dataclass(frozen=True, slots=True)
 class MediaSources:
-    """Where images, video and audio come from, and how many."""
+    """Sources of images, video and audio, and their number."""
 
     media_folder: Annotated[
         Path | None,
@@ -176,7 +176,7 @@ class MediaSources:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What the server says of its requests, and keeps of them."""
+    """Logs, metrics and traces of requests, and what is kept of them."""
 
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="json: a JSON object per line.")
@@ -248,7 +248,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How many requests run and wait, how long a step may take, and what requests share."""
+    """Limits of scheduling: requests that run and wait, the time of a step, what requests share."""
 
     max_running: options.MaxRunning = 256
     max_waiting: options.MaxWaiting = 4096

@@ -48,7 +48,7 @@ class Division:
 
     @property
     def overhead(self) -> int:
-        """What a tile costs beside its blocks of keys, counted in these."""
+        """The cost of a tile beside its blocks of keys, counted in these."""
         if self.few:
             return 1
         return 4 if self.tile == WIDEST else 2

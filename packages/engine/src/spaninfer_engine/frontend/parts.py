@@ -14,7 +14,7 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontParts:
-    """What a front is made of."""
+    """The parts of a front."""
 
     resolved: Resolved
     context: int  # tokens of prompt and answer together

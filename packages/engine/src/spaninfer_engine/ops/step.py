@@ -55,7 +55,7 @@ class Rows(NamedTuple, Generic[A]):
 
 
 class SlotMapping(Generic[A]):
-    """Where the keys of each token go: span [T] and place in it [T] per cache group.
+    """The places that the keys of each token go to: span [T] and place in it [T] per cache group.
 
     Found when an operator first reads it: kernels that read span tables themselves never do.
     """

@@ -181,7 +181,7 @@ class Progress(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens were sampled so far."""
+        """The number of tokens sampled so far."""
         ...
 
 

@@ -49,7 +49,7 @@ class TokenRelay(Protocol):
 
     @property
     def batch(self) -> TokenBatch:
-        """What its tokens are added to; sent when a step's events are through."""
+        """The batch that its tokens are added to; sent when a step's events are through."""
         ...
 
     @property

@@ -26,7 +26,7 @@ class Answer(Protocol):
 
     @property
     def index(self) -> int:
-        """Which of the n choices it is."""
+        """Its number among the n choices."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class End(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong."""
+        """The error that ended it."""
         ...
 
 

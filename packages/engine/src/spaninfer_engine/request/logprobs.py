@@ -41,7 +41,7 @@ class _Entries(Sequence[TokenLogprob]):
     @property
     @abstractmethod
     def num_values(self) -> int:
-        """How many log-probabilities there are, those of the most likely tokens included."""
+        """The number of log-probabilities, those of the most likely tokens included."""
 
     def __iter__(self) -> Iterator[TokenLogprob]:
         return (self[at] for at in range(len(self)))
@@ -130,7 +130,7 @@ class TokenLogprobs(_Entries):
 
     @property
     def num_values(self) -> int:
-        """How many log-probabilities there are, those of the most likely tokens included."""
+        """The number of log-probabilities, those of the most likely tokens included."""
         return len(self) + self.top.size
 
     def entry(self, at: int, count: int) -> TokenLogprob:
@@ -232,7 +232,7 @@ class SampledLogprobs(_Entries):
 
     @property
     def num_values(self) -> int:
-        """How many log-probabilities there are, those of the most likely tokens included."""
+        """The number of log-probabilities, those of the most likely tokens included."""
         return sum([1 + place.num_top for place in self.places])
 
     def __len__(self) -> int:

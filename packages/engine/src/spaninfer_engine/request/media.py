@@ -25,7 +25,7 @@ class Mixture(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """What bytes of patches stand for: float32 [channels 256]; each frame stands for `repeats`."""
+    """The numbers that bytes of patches stand for: float32 [channels 256]; a frame is `repeats`."""
 
     values: NDArray[np.float32]
     repeats: int

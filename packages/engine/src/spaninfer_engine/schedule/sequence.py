@@ -128,7 +128,7 @@ class SequenceState:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens were sampled so far."""
+        """The number of tokens sampled so far."""
         return len(self.output_ids)
 
     @property

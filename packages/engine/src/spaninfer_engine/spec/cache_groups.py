@@ -10,7 +10,7 @@ from spaninfer_engine.spec.nodes import CacheGroup
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a layer keeps: its KV shape, or its state. Equal layers share span numbers."""
+    """The KV shape of a layer, or its state. Equal layers share span numbers."""
 
     kv_heads: int
     key_size: int

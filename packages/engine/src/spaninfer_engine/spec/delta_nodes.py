@@ -9,7 +9,7 @@ from spaninfer_engine.spec.weight_nodes import Linear, Norm, Weight
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What a layer of linear attention keeps of a sequence, in float32 whatever keys are kept in.
+    """The state of a sequence in a layer of linear attention, in float32 whatever the KV dtype.
 
     The last `inputs` rows of `channels` in front of its convolution, and a matrix [key_size
     value_size] per head: errors of fewer bits would add up over the length of a text.
@@ -87,6 +87,6 @@ class DeltaAttention:
 
     @property
     def state(self) -> StateShape:
-        """What it keeps of a sequence."""
+        """The shape of the state that it keeps of a sequence."""
         channels = 2 * self.keys + self.values
         return StateShape(self.taps - 1, channels, self.value_heads, self.key_size, self.value_size)

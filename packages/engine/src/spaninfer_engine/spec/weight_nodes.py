@@ -24,7 +24,7 @@ class Ones:
 
     @property
     def name(self) -> str:
-        """What stands for a tensor's name in listings."""
+        """The stand-in for a tensor's name in listings."""
         return "ones"
 
 

@@ -81,7 +81,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a memory holds of a model, format by format.
+    """The part of a model that a memory holds, format by format.
 
     token_bytes  of the KV cache, for one token of a long context
     state_bytes  of a request besides, whatever its length: states of linear attention

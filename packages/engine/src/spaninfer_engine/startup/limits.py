@@ -143,7 +143,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a model's memory is used for: spans of each cache group, and the tiers behind them.
+    """The use of a model's memory: spans of each cache group, and the tiers behind them.
 
     `decisions` say so, and how large steps are.
     """

@@ -89,7 +89,7 @@ class DeviceSamplingParams:
 
 
 class SamplingWork(NamedTuple):
-    """How many rows have work beyond truncation and a random number per token."""
+    """The number of rows with work beyond truncation and a random number per token."""
 
     penalties: int = 0  # logits are changed before
     typical: int = 0

@@ -94,7 +94,7 @@ class Drain(Struct, array_like=True, tag=8, frozen=True):
 
 
 class Begun(Struct, array_like=True, frozen=True):
-    """What is known of a choice once its first token is here."""
+    """The facts about a choice that its first token brings."""
 
     number: int
     seed: int

@@ -11,7 +11,7 @@ from spaninfer_serving.wire.errors import Problem
 
 
 class GateState(NamedTuple):
-    """What a gate does with requests, and which weights answer those that it lets in.
+    """The state of a gate: what it does with requests, and which weights answer those it lets in.
 
     Requests wait while it is shut: `is_paused` by operators, `is_changing` while weights are
     exchanged. They are refused while it is closed, and while the engine sleeps.

@@ -61,7 +61,7 @@ class Acceptor:
 
     @property
     def num_connections(self) -> int:
-        """How many connections there are, those that have not entered included."""
+        """The number of connections, those that have not entered included."""
         return len(self._outside) + self._entrance.num_inside()
 
     @property

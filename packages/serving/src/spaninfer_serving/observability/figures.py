@@ -86,7 +86,7 @@ class Figures:
 
     @property
     def num_connections(self) -> int:
-        """How many connections this process has."""
+        """The number of connections of this process."""
         return int(self._own[_PLACES["connections"]])
 
     @num_connections.setter

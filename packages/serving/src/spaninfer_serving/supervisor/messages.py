@@ -20,7 +20,7 @@ class ToEngine:
 
 @dataclass(frozen=True, slots=True)
 class FromEngine:
-    """What an engine's process says: with the listener when it listens, and when it answers."""
+    """A message of an engine's process: with the listener when it listens, and when it answers."""
 
     log_format: str
     drain_s: float

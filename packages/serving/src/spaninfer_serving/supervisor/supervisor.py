@@ -46,7 +46,7 @@ def supervise(command: Callable[[str], Sequence[str]]) -> int:
 
 @dataclass(slots=True)
 class _Supervisor:
-    """What is known of the engine's processes, one after the other."""
+    """The engine's processes, one after the other, and what is known of them."""
 
     command: Callable[[str], Sequence[str]]
     process: subprocess.Popen[bytes] | None = None

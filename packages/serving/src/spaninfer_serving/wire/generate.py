@@ -98,7 +98,7 @@ class Ended(BaseModel):
 
 
 class MetaInfo(BaseModel):
-    """What there is to say about an answer; the last four lists where they were asked for."""
+    """The facts about an answer; the last four lists only where they are requested."""
 
     id: str
     finish_reason: Ended | None

@@ -51,7 +51,7 @@ def delta_gates(operation: Operation, pack: Pack) -> Write:
 
 
 def delta_rule(operation: Operation, _pack: Pack) -> Write:
-    """What states say of queries, after each has learned a key and a value."""
+    """The answers of states to queries, after each has learned a key and a value."""
     group, layer = _place(operation)
 
     def write(to: Recorder, query: Value, key: Value, value: Value, g: Value, r: Value) -> Values:

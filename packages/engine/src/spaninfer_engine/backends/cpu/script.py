@@ -44,7 +44,7 @@ class Recorded:
 
 
 class Workers(NamedTuple):
-    """What scripts are run by: threads, the inputs of steps, and compilers of their kernels."""
+    """The workers of scripts: threads, the inputs of steps, and compilers of their kernels."""
 
     team: ThreadPool
     inputs: Inputs

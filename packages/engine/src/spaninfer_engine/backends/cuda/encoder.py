@@ -27,7 +27,7 @@ class CudaEncoderOps(CudaTowerOps):
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """What towers have, and the sum of embeddings with its norm."""
+        """The claims of towers, and the sum of embeddings with its norm."""
         return (_embeddings(self), *super().claims)
 
     def from_host(self, array: NDArray[Any]) -> Tensor:

@@ -52,7 +52,7 @@ class CudaStep:
 
     @property
     def in_flight(self) -> InFlight:
-        """What the device needs to sample the tokens."""
+        """The state that the device needs to sample the tokens."""
         assert self._in_flight is not None, "tokens are sampled once"
         return self._in_flight
 

@@ -18,7 +18,7 @@ Ints = NDArray[np.int32]
 
 
 class TextRows(NamedTuple):
-    """Where texts lie among rows, as tensors of the device.
+    """The places of texts among rows, as tensors of the device.
 
     Texts are cut into pieces of at most PIECE_ROWS, of which each has some.
     """

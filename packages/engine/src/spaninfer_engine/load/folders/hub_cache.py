@@ -73,7 +73,7 @@ def where_to_get(model: str | Path) -> str:
 
 
 def _neighbour(path: Path) -> str:
-    """What is called nearly as a path that is not there, or where it ends to exist."""
+    """The end of a message about a missing path: its folder if that is missing, or a near name."""
     folder = path.expanduser().absolute().parent
     if not folder.is_dir():
         return f" ({folder} is not there either)"

@@ -64,7 +64,7 @@ class BlockCodes:
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
         return prod(self.shape)
 
     def __len__(self) -> int:

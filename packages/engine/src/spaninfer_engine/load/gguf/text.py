@@ -22,7 +22,7 @@ the file says otherwise.
 
 @dataclass(frozen=True)
 class GgufText:
-    """What a GGUF file has beside the model: its tokenizer, and Jinja source of its chats."""
+    """The text part of a GGUF file: its tokenizer, and the Jinja source of its chats."""
 
     vocabulary: Vocabulary
     chat_template: str | None

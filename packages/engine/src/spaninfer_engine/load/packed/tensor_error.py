@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class TensorError:
-    """What rounding changed of a tensor, or of several that are packed as one.
+    """The rounding error of a tensor, or of several that are packed as one.
 
     bits          of a weight, scales included
     relative_rms  root of the mean square of the errors, by that of the numbers

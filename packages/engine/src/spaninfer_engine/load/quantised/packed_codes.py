@@ -49,7 +49,7 @@ class PackedCodes:
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
         return self.words.size * self.per_word
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What something cannot do without; `kind` says which products in registers bound it."""
+    """The least work of something; `kind` says which products in registers bound it."""
 
     kind: Kind
     num_bytes: int  # of weights, or of keys and values: read once

@@ -38,7 +38,7 @@ FOR_GPUS: Final = Batch(requests=64, prompt_len=256, output_len=48)
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What is timed: batches of random prompts over a vocabulary, that many times."""
+    """The rounds that are timed: batches of random prompts over a vocabulary, that many times."""
 
     batch: Batch
     vocab: int

@@ -50,7 +50,7 @@ class Atlas:
 
     @property
     def count(self) -> int:
-        """How many outlines there are."""
+        """The number of outlines."""
         return BAR + 1 + self.fonts * len(CHARACTERS)
 
     def _outline(self, number: int) -> NDArray[np.float64]:

@@ -25,8 +25,8 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where an outline lies: its middle, the pixels of a unit (across and down), its turn, and its
-    pixels per second.
+    """The place of an outline: its middle, the pixels of a unit (across and down), its turn, and
+    its pixels per second.
     """
 
     at: tuple[float, float]
@@ -37,7 +37,7 @@ class Pose:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How an outline is drawn: its colour, how far beyond its line, as a rim, and by what name."""
+    """The look of an outline: its colour, how far beyond its line, as a rim, and by what name."""
 
     rgb: RGB
     level: float = 0.0

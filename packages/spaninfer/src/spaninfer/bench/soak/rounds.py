@@ -41,7 +41,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a soak comes to, over all rounds, ordinary clients and attackers."""
+    """The result of a soak, over all rounds, ordinary clients and attackers."""
 
     requests: Mapping[str, float]
     leaked_spans: float

@@ -52,14 +52,14 @@ class Ups(NamedTuple):
 
 
 class Latents(NamedTuple):
-    """What the cache keeps of tokens: latent[T 1 L] and rotated rope[T 1 R]."""
+    """The latents that the cache keeps of tokens: latent[T 1 L] and rotated rope[T 1 R]."""
 
     latent: Tensor
     rope: Tensor
 
 
 class Read(NamedTuple):
-    """What queries read: out[T H E], and log-sum-exps of scores lse[T H] in float32."""
+    """The values that queries read: out[T H E], and log-sum-exps of scores lse[T H] in float32."""
 
     out: Tensor
     lse: Tensor

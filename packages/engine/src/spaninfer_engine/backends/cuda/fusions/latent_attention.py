@@ -190,7 +190,7 @@ class _Queries(NamedTuple):
 
 
 class _Merged:
-    """What queries have read of all parts so far, [T H E] in float32."""
+    """The values that queries have read of all parts so far, [T H E] in float32."""
 
     def __init__(self, queries: Tensor, value_size: int, stream: int) -> None:
         rows, heads, _ = queries.shape

@@ -17,7 +17,7 @@ _KEPT = 4096  # prepared launches of a kind
 
 
 class WeightKind(NamedTuple):
-    """What kernels are compiled for: sizes of a weight[N K], its format and activation."""
+    """The kind of a weight[N K], for which kernels are compiled: sizes, format and activation."""
 
     outputs: int
     inner: int

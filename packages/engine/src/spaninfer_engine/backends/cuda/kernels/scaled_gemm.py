@@ -22,7 +22,7 @@ CODE_TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 class ScaledKind(NamedTuple):
-    """What kernels are compiled for: sizes of a weight[N K], its codes and activation."""
+    """The kind of a weight[N K], for which kernels are compiled: sizes, codes and activation."""
 
     outputs: int
     inner: int
