@@ -104,8 +104,8 @@ class Uploader:
             self._lanes.put(lane)
 
 
-# What was pinned for buffers that are gone. Unpinned by the next uploader to open or close, not when
-# a buffer is collected: inside of a capture that invalidates the graph, and memory that stays
+# What was pinned for buffers that are gone. Unpinned by the next uploader to open or close, not
+# when a buffer is collected: inside of a capture that invalidates the graph, and memory that stays
 # pinned cannot be pinned for its next owner (error 712).
 _left: list[Tensor] = []
 
