@@ -164,7 +164,8 @@ def test_a_disk_that_fills_while_a_file_comes_is_a_sentence_and_whole_files_are_
     told = " ".join(first.split())
     sentence = (
         r"org/tiny takes more than 0\.0 GB \([\d,]+ bytes\), and 0\.0 GB \(([\d,]+) bytes\) are "
-        r"free in \S+; make room .* HF_HOME to a larger disk, and repeat the command; complete files are"
+        r"free in \S+; make room .* HF_HOME to a larger disk, and repeat the command; complete "
+        r"files are kept"
     )
     free = re.search(sentence, told)
     assert free, told

@@ -100,12 +100,17 @@ class PromptFields(DrawFields):
     """The fields from which the prompt of a message is made."""
 
     not_supported: ClassVar = {
+        "billing_policy": (None,),
+        "compaction": (None,),
         "container": (None,),
         "context_management": (None,),
         "diagnostics": (None,),
+        "fallback_credit_token": (None,),
+        "fallbacks": (None, []),
         "inference_geo": (None,),
         "mcp_servers": (None, []),
         "speed": (None, "standard"),
+        "thread": (None,),
         "user_profile_id": (None,),
         "workspace_id": (None,),
     }

@@ -151,6 +151,7 @@ class ResponsesRequest(DrawFields):
         "image": (None,),
         "max_tool_calls": (None,),
         "moderation": (None,),
+        "personality": (None,),
         "prompt": (None,),
         "top_logprobs": (None, 0),
         "truncation": (None, "disabled"),
