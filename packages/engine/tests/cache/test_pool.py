@@ -72,7 +72,7 @@ def test_a_pending_free_span_can_be_shared_and_is_then_not_freed_by_the_step():
     assert (pool.num_in_use, pool.num_available) == (1, 0)
 
 
-def test_a_labelled_span_is_kept_and_found_until_it_is_handed_out_for_new_content():
+def test_a_published_span_is_kept_and_found_until_it_is_handed_out_for_new_content():
     pool = SpanPool(2)
     pool.take(2)
     pool.publish([1], [b"kept"])
@@ -99,7 +99,7 @@ def test_of_kept_spans_the_longest_unused_is_handed_out_first():
     assert pool.take(3) == [1, 0, 2]
 
 
-def test_a_second_span_with_the_same_content_stays_unlabelled():
+def test_a_second_span_with_the_same_content_stays_unpublished():
     pool = SpanPool(2)
     pool.take(2)
 

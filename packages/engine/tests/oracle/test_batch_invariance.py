@@ -62,7 +62,7 @@ def test_no_bit_of_a_request_depends_on_what_runs_beside_it(
             assert said(answers[place]) == alone
 
 
-def test_nor_do_its_draws_when_it_makes_way_for_others_and_comes_back(load: Load) -> None:
+def test_nor_do_its_samples_when_it_makes_way_for_others_and_comes_back(load: Load) -> None:
     case = load("wide llama3")
     drawn = replace(SAMPLING, temperature=0.9, top_p=0.9, seed=5)
     prompts = [case.golden().prompt, *OTHERS[:15]]

@@ -75,7 +75,7 @@ def test_a_prompt_in_chunks_gives_logits_and_tokens_of_the_oracle(
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("name", ONCE)
-def test_a_prompt_and_what_is_drawn_behind_it_are_those_of_the_oracle(
+def test_a_prompt_and_what_is_sampled_behind_it_are_those_of_the_oracle(
     name: str, backend: str, load: Load
 ) -> None:
     case = load(name)

@@ -398,7 +398,7 @@ def test_a_runner_that_closes_waits_for_masks_in_flight(
     assert events == [("begin", []), ("fill", []), "closed"]
 
 
-def test_a_step_from_which_nothing_is_drawn_has_an_outcome(model: Model) -> None:
+def test_a_step_from_which_nothing_is_sampled_has_an_outcome(model: Model) -> None:
     parts = _parts(model, _ahead(model), 40, 2)  # steps of 24 tokens
     with Engine(parts) as engine:
         [answer] = engine.generate([prompt(60)], SamplingParams(max_tokens=2, ignore_eos=True))

@@ -71,7 +71,7 @@ def _enter(seq_id: int, length: int, *slices: Slice) -> StepPlan:
     return StepPlan(1, slices, (entry,), (TableUpdate(seq_id, 0, 0, spans),))
 
 
-def test_a_drawn_token_is_the_input_of_the_next_position(model: Model):
+def test_a_sampled_token_is_the_input_of_the_next_position(model: Model):
     sampler = Greedy()
     runner = _runner(model, sampler)
     ids = prompt(5)

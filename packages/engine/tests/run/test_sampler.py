@@ -43,7 +43,7 @@ def test_greedy_requests_take_the_argmax_of_their_row(logits):
     assert (logprobs, failed) == ({}, {})
 
 
-def test_a_request_draws_the_same_alone_and_in_any_batch(logits):
+def test_a_request_samples_the_same_alone_and_in_any_batch(logits):
     params = [{"temperature": 1.5, "top_p": 0.9}, {}, {"top_k": 5}, {"min_p": 0.1}]
     together, _, _ = draw(sampler_of(*params), logits)
 
@@ -54,7 +54,7 @@ def test_a_request_draws_the_same_alone_and_in_any_batch(logits):
     assert [mixed[order.index(i)] for i in range(4)] == together == alone
 
 
-def test_draws_at_other_positions_are_other_draws():
+def test_samples_at_other_positions_are_other_samples():
     sampler = sampler_of({"temperature": 2.0})
     row = np.zeros((1, VOCAB), np.float32)
 
@@ -63,7 +63,7 @@ def test_draws_at_other_positions_are_other_draws():
     assert len(drawn) > 10
 
 
-def test_end_ids_cannot_be_drawn_before_min_tokens():
+def test_end_ids_cannot_be_sampled_before_min_tokens():
     logits = np.zeros((1, VOCAB), np.float32)
     logits[0, 11] = 50
     sampler = sampler_of({"temperature": 0, "min_tokens": 2}, end_ids=(11,))

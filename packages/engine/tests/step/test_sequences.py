@@ -9,7 +9,7 @@ def _entry(seq_id: int, *token_ids: int) -> NewSequence:
     return NewSequence(seq_id, token_ids, SamplingParams(), seed=0)
 
 
-def test_drawn_tokens_follow_the_prompt():
+def test_sampled_tokens_follow_the_prompt():
     requests = Sequences(1, max_len=8, span_len=4, num_rows=2)
     requests.enter(_entry(7, 5, 6))
 
@@ -18,7 +18,7 @@ def test_drawn_tokens_follow_the_prompt():
     assert requests.known([7], [3])[0].tolist() == [5, 6, 9]
 
 
-def test_a_token_drawn_behind_the_last_position_has_a_place():
+def test_a_token_sampled_behind_the_last_position_has_a_place():
     requests = Sequences(1, max_len=2, span_len=4, num_rows=1)
     requests.enter(_entry(7, 5, 6))
 

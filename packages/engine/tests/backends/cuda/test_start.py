@@ -160,7 +160,7 @@ def test_all_kernels_are_compiled_before_the_first_step_and_none_later(
     assert "kernels" not in again
 
 
-def test_a_start_that_finds_only_some_of_its_kernels_draws_the_same_tokens(
+def test_a_start_that_finds_only_some_of_its_kernels_samples_the_same_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tokens(cache: Path) -> tuple[int, ...]:
@@ -234,7 +234,7 @@ def test_a_closed_engine_gives_weights_and_spans_back() -> None:
         *("typical", "typical beside cuts"),
     ],
 )
-def test_tokens_drawn_on_the_gpu_are_those_that_the_host_draws(
+def test_tokens_sampled_on_the_gpu_are_those_that_the_host_samples(
     wishes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampling = SamplingParams(**wishes, max_tokens=30, ignore_eos=True)
