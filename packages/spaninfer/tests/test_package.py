@@ -97,6 +97,17 @@ def test_ctrl_c_during_an_import_ends_the_process_as_a_signal_does(tmp_path, mod
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_next_to_nothing_is_imported_before_ctrl_c_is_provided_for():
+    program = (
+        "import sys; before = {*sys.modules}; import spaninfer.__main__; "
+        "print(sorted({*sys.modules} - before))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stdout == "['spaninfer', 'spaninfer.__main__', 'spaninfer.ctrl_c']\n", done.stderr
+
+
 @posix
 @pytest.mark.parametrize("module", ["spaninfer_serving.lifeline", "spaninfer.process", "typer"])
 def test_ctrl_c_while_the_engines_process_imports_ends_the_server_without_a_word(tmp_path, module):

@@ -2,10 +2,11 @@
 
 KeyboardInterrupt would be raised in the midst of an import, where nothing catches it yet, or where
 a callback swallows it. Programs call `end_program` before they import anything else: what comes
-before, as Python itself, answers Ctrl-C with a traceback. So this module imports next to nothing.
+before, as Python itself, answers Ctrl-C with a traceback. So this module imports what is built in
+alone: `signal` would import `enum` and `collections`.
 """
 
-import signal
+import _signal as signal  # type: ignore[import-not-found]
 
 
 def end_program() -> None:
@@ -16,5 +17,5 @@ def end_program() -> None:
 
 def interrupt_program() -> None:
     """Let Ctrl-C raise KeyboardInterrupt from now on, if it has ended the process."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
