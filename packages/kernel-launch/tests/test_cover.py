@@ -71,6 +71,15 @@ def test_a_cover_of_values_has_each_with_every_entry_point_that_has_it():
     assert len(cover) == 4 + 2  # sizes of one entry point, architectures of the other
 
 
+def test_of_cases_that_add_as_much_the_one_of_the_smallest_numbers_is_taken():
+    architectures = ("sm_75", "sm_80", "sm_90a", "sm_120")
+    every = [Variant.of("f", SOURCE, {"SIZE": size}, architectures) for size in (256, 64)]
+
+    cover = value_cover(every)
+
+    assert sorted(dict(variant.macros)["SIZE"] for variant, _ in cover) == ["256", "64", "64", "64"]
+
+
 def values(cases):
     return {(v.entry, value) for v, arch in cases for value in (("arch", arch), *v.macros)}
 
