@@ -42,7 +42,7 @@ def test_a_rate_stands_beside_what_bounds_it(folder, type, layer_bits):
     assert (record["benchmark"], record["model"], record["format"]) == ("gguf", "small", type)
     weights = VOCAB * HIDDEN + 4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER
     per_second = record["median"] * weights
-    assert record["gbps"] * 1e9 == pytest.approx(per_second * layer_bits / 8, rel=0.1)
+    assert record["gbps"] * 1e9 == pytest.approx(per_second * layer_bits / 8, rel=0.1, abs=1e7)
     assert record["gops"] * 1e9 == pytest.approx(2 * per_second, abs=1e7)
     assert notes
 
