@@ -195,16 +195,11 @@ MANY = {
 @pytest.fixture(params=["the chosen kernel", "the general kernel"])
 def kernel(request, monkeypatch):
     """Which kernel runs: the one for this GPU, or the one for any."""
-    forget_prepared()
+    batch._kernel_for.cache_clear()
     if request.param == "the general kernel":
         monkeypatch.setattr(hopper, "ARCHITECTURE", "another")
     yield
-    forget_prepared()
-
-
-def forget_prepared():
-    for prepared in (batch._kernel_for, batch._prepared_for):
-        prepared.cache_clear()
+    batch._kernel_for.cache_clear()
 
 
 @pytest.mark.gpu

@@ -186,7 +186,6 @@ def test_the_kernel_of_other_gpus_reads_the_same(on_gpu, size, more, monkeypatch
     case = Case(size, heads=4, kv_heads=2, **more)
     monkeypatch.setattr(ragged.prepared, "_on_hopper", lambda *_: None)
     monkeypatch.setattr(ragged.batch, "_kernel_for", ragged.batch._kernel_for.__wrapped__)
-    monkeypatch.setattr(ragged.batch, "_prepared_for", ragged.batch._prepared_for.__wrapped__)
 
     case.check(case.run(on_gpu))
 

@@ -7,9 +7,8 @@ rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import ml_dtypes
 import numpy as np
@@ -19,23 +18,23 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Int32,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
     load,
     match,
+    new_results,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -88,7 +87,7 @@ class PreparedActivation:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call[ActivateArguments] | None
+    call: Call[ActivateArguments] | None
 
     def launch(self, x: object, *, out: object, stream: object = None) -> None:
         """Write the activation of x to `out`, which may be x itself where it is not gated."""
@@ -96,8 +95,8 @@ class PreparedActivation:
 
     def start(self, handle: int, arguments: ActivateArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def variant_for(options: ActivationOptions, channels: int, dtype: object) -> Variant:
@@ -137,7 +136,7 @@ def prepare(
     grid = launch(loads, gated=options.gated)
     kernel, sizes = load(compiled, gpu, ACTIVATE_ROWS), ActivateSizes(loads, per_row)
     call = Call(kernel, grid, sizes) if grid else None
-    return PreparedActivation(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedActivation(rows, channels, workspace_bytes=0, call=call)
 
 
 def activate(x: object, act: Act, *, out: object = None, stream: object = None) -> object:
@@ -146,7 +145,8 @@ def activate(x: object, act: Act, *, out: object = None, stream: object = None) 
     Without `out`, the result is a new array. Raises ShapeError, DTypeError or DeviceError for
     arguments that do not fit.
     """
-    return _run(act, False, x, out, stream)
+    new = _activate.start((act, False), (x, out), stream=stream)
+    return new[0] if out is None else out
 
 
 def gated(gate_up: object, act: Act, *, out: object = None, stream: object = None) -> object:
@@ -154,20 +154,8 @@ def gated(gate_up: object, act: Act, *, out: object = None, stream: object = Non
 
     Types, `out`, stream and errors are those of `activate`.
     """
-    return _run(act, True, gate_up, out, stream)
-
-
-def _run(act: Act, gated: bool, x: object, out: object, stream: object) -> object:
-    """Launch the activation prepared for the arguments' specs."""
-    at, spec = inspect_array(x)
-    to, out_spec = inspect_array(out)
-    step, allocate = _checked(act, gated, spec, out_spec)
-    handle = stream_handle(stream, x)
-    if out is None:
-        (out,) = allocate(handle)
-        to = pointer_of(out)
-    step.start(handle, ActivateArguments(to, at))
-    return out
+    new = _activate.start((act, True), (gate_up, out), stream=stream)
+    return new[0] if out is None else out
 
 
 def half_width(width: int) -> int:
@@ -177,24 +165,23 @@ def half_width(width: int) -> int:
     return width // 2
 
 
-@prepared_once(1024)
-def _checked(
-    act: Act, gated: bool, spec: ArraySpec, out: ArraySpec
-) -> tuple[PreparedActivation, Callable[[int], tuple[Any, ...]]]:
-    """Return the activation for arrays with these specs, and the allocator of its result."""
-    x = view_at(spec)
+def _prepare_call(options: tuple[Act, bool], given: dict[str, ArraySpec]) -> Step:
+    """Return the activation of arrays with these specs; options say which, and if gated."""
+    act, gated = options
+    x = view_at(given["x"])
     rows, width = match(x=(x, "T C")).values()
     channels, gpu = half_width(width) if gated else width, gpu_of(x=x)
     alignment = vector(channels, x.dtype.itemsize) * x.dtype.itemsize
     check_dense(x.dtype, x=x)
     check_aligned(alignment, x=x)
-    step = prepare(
+    activation = prepare(
         ActivationOptions(act, gated), rows=rows, channels=channels, dtype=x.dtype, gpu=gpu
     )
-    result = ("out", (rows, channels), x.dtype, alignment)
-    check_results((out,), gpu, result)
-    return step, allocator(spec, gpu, result)
+    new = new_results(given, gpu, ("out", (rows, channels), x.dtype, alignment))
+    return Step(gpu, NamedCalls.of(activation.call), new)
 
+
+_activate = Operator("x out", _prepare_call)
 
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(ActivationOptions(act, gated), channels, dtype)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spaninfer_kernel_launch import (
     WITH_BFLOAT16,
@@ -13,23 +12,21 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
+    Step,
     Variant,
-    allocator,
     check_dense,
-    check_results,
     check_rows,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     user_cache,
     view_at,
 )
@@ -139,25 +136,15 @@ def convolve(
     The inputs that a layer keeps of its sequences are float32; their spans may lie apart. Without
     `out`, the result [T C] is a new array.
     """
-    given = (x, weight, inputs, *slices.arrays, out)
-    at, specs = inspect_arrays(*given)
-    step, allocate = _checked(slices.span_len, slices.num_decodes, *specs)
-    handle = stream_handle(stream, x)
-    if out is None:
-        (out,) = allocate(handle)
-        at[-1] = pointer_of(out)
-    step.start(handle, ConvolveArguments(at[-1], *at[:-1]))
-    return out
+    arrays = x, weight, inputs, *slices.arrays, out
+    new = _convolve.start((slices.span_len, slices.num_decodes), arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    span_len: int, num_decodes: int, *specs: ArraySpec
-) -> tuple[PreparedConvolution, Callable[[int], tuple[Any, ...]]]:
-    """Return the convolution of arrays with these specs, and the allocator of its result."""
-    *read, out = specs
-    names = ("x", "weight", "inputs", *SLICE_AXES)
-    views = {name: view_at(spec) for name, spec in zip(names, read, strict=True)}
+def _prepare_call(options: tuple[int, int], given: dict[str, ArraySpec]) -> Step:
+    """Return the convolution of arrays with these specs; options are sizes of the slices."""
+    span_len, num_decodes = options
+    views = {name: view_at(spec) for name, spec in given.items() if name != "out"}
     x = views["x"]
     rows, channels, taps = match(x=(x, "T C"), weight=(views["weight"], "C n")).values()
     check_dense(x.dtype, weight=views["weight"])
@@ -173,7 +160,9 @@ def _checked(
         num_decodes=num_decodes,
     )
     gpu = gpu_of(**views)
-    step = prepare(sizes, rows=rows, taps=taps, dtype=x.dtype, gpu=gpu)
-    result = ("out", (rows, channels), x.dtype, width)
-    check_results((out,), gpu, result)
-    return step, allocator(specs[0], gpu, result)
+    convolution = prepare(sizes, rows=rows, taps=taps, dtype=x.dtype, gpu=gpu)
+    new = new_results(given, gpu, ("out", (rows, channels), x.dtype, width))
+    return Step(gpu, NamedCalls.of(convolution.call), new)
+
+
+_convolve = Operator(f"x weight inputs {' '.join(SLICE_AXES)} out", _prepare_call)

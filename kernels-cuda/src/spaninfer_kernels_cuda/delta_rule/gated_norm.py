@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spaninfer_kernel_launch import (
     ArraySpec,
@@ -13,23 +12,21 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
+    NamedCalls,
+    Operator,
     Pointer,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_dense,
-    check_results,
     check_rows,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     user_cache,
     view_at,
 )
@@ -118,31 +115,23 @@ def gated_rms_norm(
 
     With `plus_one`, times 1 + weight. Without `out`, the result is a new array; it may be x.
     """
-    at, specs = inspect_arrays(x, z, weight, out)
-    step, allocate = _checked(*specs)
-    handle = stream_handle(stream, x)
-    if out is None:
-        (out,) = allocate(handle)
-        at[-1] = pointer_of(out)
-    step.start(handle, GatedNormArguments._make((at[-1], *at[:-1], eps, float(plus_one))))
-    return out
+    new = _gated_norm.start(None, (x, z, weight, out), (eps, plus_one), stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    *specs: ArraySpec,
-) -> tuple[PreparedGatedNorm, Callable[[int], tuple[Any, ...]]]:
-    """Return the norm of arrays with these specs, and the allocator of its result."""
-    *read, out = specs
-    x, z, weight = (view_at(spec) for spec in read)
+def _prepare_call(_: None, given: dict[str, ArraySpec]) -> Step:
+    """Return the norm of arrays with these specs."""
+    x, z, weight = (view_at(given[name]) for name in ("x", "z", "weight"))
     rows, heads, size = match(x=(x, "T H E"), z=(z, "T H E"), weight=(weight, "E")).values()
     width = norm_tile(size).vector * x.dtype.itemsize
     check_dense(x.dtype, x=x, weight=weight)
     check_rows(x.dtype, width, z=z)
     gpu = gpu_of(x=x, z=z, weight=weight)
-    step = prepare(
+    norm = prepare(
         GatedNormSizes(z.strides[0], heads, rows), value_size=size, dtype=x.dtype, gpu=gpu
     )
-    result = ("out", (rows, heads, size), x.dtype, width)
-    check_results((out,), gpu, result)
-    return step, allocator(specs[0], gpu, result)
+    new = new_results(given, gpu, ("out", (rows, heads, size), x.dtype, width))
+    return Step(gpu, NamedCalls.of(norm.call), new)
+
+
+_gated_norm = Operator("x z weight out", _prepare_call, numbers="eps weight_offset")

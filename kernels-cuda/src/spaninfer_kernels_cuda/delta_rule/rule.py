@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,24 +14,22 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
+    Step,
     Variant,
     View,
-    allocator,
     check_dense,
-    check_results,
     check_rows,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     user_cache,
     view_at,
 )
@@ -117,11 +114,11 @@ class RuleOptions:
 class PreparedRule:
     """The delta rule for decodes, for longer slices, or for both, of one size."""
 
-    _calls: tuple[Call[RuleArguments], ...]
+    calls: tuple[Call[RuleArguments], ...]
 
     def start(self, handle: int, arguments: RuleArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        for call in self._calls:
+        for call in self.calls:
             call(handle, arguments)
 
 
@@ -210,27 +207,15 @@ def delta_rule(
     exp(-exp(a_log) softplus(a + dt_bias)) and learns by sigmoid(b). Queries and keys are made unit.
     States are float32; their spans may lie apart. Without `out`, the result [T H E] is a new array.
     """
-    given = (x, *gates, *decays, states, *slices.arrays, out)
-    at, specs = inspect_arrays(*given)
-    step, allocate = _checked(slices.span_len, slices.num_decodes, *specs)
-    handle = stream_handle(stream, x)
-    if out is None:
-        (out,) = allocate(handle)
-        at[-1] = pointer_of(out)
-    step.start(handle, RuleArguments(at[-1], *at[:-1]))
-    return out
+    arrays = x, *gates, *decays, states, *slices.arrays, out
+    new = _delta_rule.start((slices.span_len, slices.num_decodes), arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-_NAMES = ("x", "a", "b", "a_log", "dt_bias", "states", *SLICE_AXES)
-
-
-@prepared_once(1024)
-def _checked(
-    span_len: int, num_decodes: int, *specs: ArraySpec
-) -> tuple[PreparedRule, Callable[[int], tuple[Any, ...]]]:
-    """Return the rule for arrays with these specs, and the allocator of its result."""
-    *read, out = specs
-    views = {name: view_at(spec) for name, spec in zip(_NAMES, read, strict=True)}
+def _prepare_call(options: tuple[int, int], given: dict[str, ArraySpec]) -> Step:
+    """Return the rule for arrays with these specs; options are sizes of the slices."""
+    span_len, num_decodes = options
+    views = {name: view_at(spec) for name, spec in given.items() if name != "out"}
     x = views["x"]
     rows, _, heads, _, key_size, value_size = match(
         x=(x, "T X"),
@@ -258,12 +243,14 @@ def _checked(
         num_decodes=num_decodes,
     )
     gpu = gpu_of(**views)
-    step = prepare(
+    rule = prepare(
         RuleOptions(key_size, value_size, x.dtype), sizes, num_slices=num_slices, gpu=gpu
     )
-    result = ("out", (rows, heads, value_size), x.dtype, width)
-    check_results((out,), gpu, result)
-    return step, allocator(specs[0], gpu, result)
+    new = new_results(given, gpu, ("out", (rows, heads, value_size), x.dtype, width))
+    return Step(gpu, NamedCalls.of(*rule.calls), new)
+
+
+_delta_rule = Operator(f"x a b a_log dt_bias states {' '.join(SLICE_AXES)} out", _prepare_call)
 
 
 def _key_heads(x: View, heads: int, key_size: int, value_size: int) -> int:

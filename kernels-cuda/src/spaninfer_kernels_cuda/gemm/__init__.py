@@ -13,32 +13,25 @@ number as long as the same tile is chosen for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
     FileCache,
     Gpu,
+    Operator,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     check_rows,
     gpu_of,
-    inspect_arrays,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     view_at,
 )
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
-from spaninfer_kernels_cuda.gemm.kernels import Addresses
 from spaninfer_kernels_cuda.gemm.prepared import (
     GENERAL,
     HOPPER,
@@ -134,30 +127,14 @@ def gemm(
     All are float16 or bfloat16; sums are float32. Without `out`, the result is a new array. Raises
     ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    at, specs = inspect_arrays(x, weight, bias, residual, out)
-    x_at, weight_at, bias_at, residual_at, to = at
-    step, allocate = _checked(gate, act, specs)
-    handle = stream_handle(stream, x)
-    memory, *new = allocate(handle)
-    workspace = pointer_of(memory)
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    if step.uses_flags:
-        step.start_clear(handle, workspace)
-    step.start(handle, Addresses(to, x_at, weight_at, bias_at, residual_at, workspace))
-    return out
+    new = _gemm.start((gate, act), (x, weight, bias, residual, out), stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    gate: Act | None, act: Act | None, specs: tuple[ArraySpec, ...]
-) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
-    """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
-    spec, weight, bias, residual, out = specs
-    x = view_at(spec)
-    given = {"weight": weight, "bias": bias, "residual": residual}
-    views = {name: view_at(each) for name, each in given.items() if each}
+def _prepare_call(options: tuple[Act | None, Act | None], given: dict[str, ArraySpec]) -> Step:
+    """Return the GEMM of arrays with these specs; options are gate and activation."""
+    (gate, act), x = options, view_at(given["x"])
+    views = {name: view_at(given[name]) for name in _OPERANDS if name in given}
     sizes = match(x=(x, "M K"), weight=(views["weight"], "N K"))
     shape = Shape(sizes["M"], sizes["N"], sizes["K"])
     check(shape, gated=gate is not None)
@@ -169,13 +146,15 @@ def _checked(
     check_aligned(_ALIGNMENT, weight=views["weight"])
     gpu = gpu_of(x=x, **views)
     row_stride = x.strides[0] if shape.rows > 1 else shape.inner
-    step = prepare(shape, dtype=x.dtype, gpu=gpu, gate=gate, act=act, row_stride=row_stride)
-    alignment = _PAIR_BYTES if isinstance(step.tile, Wide) else 1
+    product = prepare(shape, dtype=x.dtype, gpu=gpu, gate=gate, act=act, row_stride=row_stride)
+    alignment = _PAIR_BYTES if isinstance(product.tile, Wide) else 1
     check_aligned(alignment, **views)
-    result = ("out", (shape.rows, columns), x.dtype, alignment)
-    check_results((out,), gpu, result)
-    workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
-    return step, allocator(spec, gpu, workspace, *(() if out else (result,)))
+    new = new_results(given, gpu, ("out", (shape.rows, columns), x.dtype, alignment))
+    return product.step(gpu, new)
+
+
+_OPERANDS = ("weight", "bias", "residual")
+_gemm = Operator("x weight bias residual out", _prepare_call)
 
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from spaninfer_kernel_launch import Call, Int32, Int64, Pointer, Signature, TensorMap
+from spaninfer_kernel_launch import (
+    Call,
+    Derived,
+    Int32,
+    Int64,
+    NamedCalls,
+    Pointer,
+    Signature,
+    TensorMap,
+)
 
 from spaninfer_kernels_cuda.gemm.maps import map_weight, map_x
 from spaninfer_kernels_cuda.gemm.tall import Tall
@@ -132,17 +141,31 @@ class Operands:
 
     def maps(self, at: Addresses, tile: Tile | Wide | Tall) -> tuple[bytes, bytes]:
         """Return the tensor maps of weight and x."""
-        return _maps(self, at.weight, at.x, tile.rows, tile.tokens)
+        return _map_weight(self, tile.rows, at.weight), _map_x(self, tile.tokens, at.x)
+
+    def derived_maps(self, tile: Tile | Wide | Tall) -> dict[str, Derived]:
+        """Return how tensor maps are derived from the addresses of weight and x."""
+        return {
+            "weight_map": ("weight", partial(_map_weight, self, tile.rows)),
+            "x_map": ("x", partial(_map_x, self, tile.tokens)),
+        }
+
+
+_MAPPED: Final = {"weight": "weight_map", "x": "x_map", "flags": "workspace"}
+"""Names of the values that kernels with tensor maps read."""
 
 
 @lru_cache(maxsize=4096)
-def _maps(
-    operands: Operands, weight_at: int, x_at: int, rows: int, tokens: int
-) -> tuple[bytes, bytes]:
-    """Return the tensor maps of a weight and an x at these addresses, in boxes of so many rows."""
+def _map_weight(operands: Operands, rows: int, at: int) -> bytes:
+    """Return the tensor map of a weight at this address, in boxes of that many rows."""
     shape, dtype = operands.shape, operands.dtype
-    weight = map_weight(weight_at, dtype, shape, rows, gated=operands.gated)
-    return weight, map_x(x_at, dtype, shape, operands.row_stride, tokens)
+    return map_weight(at, dtype, shape, rows, gated=operands.gated)
+
+
+@lru_cache(maxsize=4096)
+def _map_x(operands: Operands, tokens: int, at: int) -> bytes:
+    """Return the tensor map of an x at this address, in boxes of that many tokens."""
+    return map_x(at, operands.dtype, operands.shape, operands.row_stride, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +173,11 @@ class General:
     """gemm of general.cu, loaded."""
 
     call: Call[GeneralArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        return NamedCalls(((self.call, {"flags": "workspace"}),))
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
@@ -174,6 +202,11 @@ class OnHopper:
     operands: Operands
     tile: Tile
     call: Call[HopperArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        return NamedCalls(((self.call, _MAPPED),), self.operands.derived_maps(self.tile))
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
@@ -200,6 +233,11 @@ class WideTiles:
     tile: Wide
     call: Call[WideArguments]
 
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        return NamedCalls(((self.call, _MAPPED),), self.operands.derived_maps(self.tile))
+
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
         weight, x = self.operands.maps(at, self.tile)
@@ -214,6 +252,11 @@ class TallTiles:
     operands: Operands
     tile: Tall
     call: Call[TallArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        return NamedCalls(((self.call, _MAPPED),), self.operands.derived_maps(self.tile))
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""

@@ -13,8 +13,11 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
+    Result,
     ShapeError,
     Source,
+    Step,
     Variant,
     compile_variant,
     element_of,
@@ -116,6 +119,9 @@ class Codes:
         return code_type(self.code).dtype
 
 
+_NOT_GIVEN = dict.fromkeys(("x_scales", "weight_scales", "workspace", "partial"), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedGemm:
     """A GEMM of one shape.
@@ -170,6 +176,20 @@ class PreparedGemm:
         """Launch on the stream with this handle, the default stream included."""
         if self._kernel is not None:
             self._kernel.start(handle, at)
+
+    def step(self, gpu: Gpu, results: tuple[Result, ...]) -> Step:
+        """Return it as the step of an operator, whose arrays have the names of `launch`."""
+        if self._kernel is None:
+            return Step(gpu, NamedCalls(), results)
+        named = self._kernel.by_name
+        if not self.uses_flags:
+            return Step(gpu, named, results, constants=_NOT_GIVEN)
+        calls = NamedCalls(
+            ((self._clear, {"flags": "workspace"}), *named.calls),
+            {"partial": ("workspace", FLAG_BYTES.__add__), **named.derived},
+        )
+        workspace: Result = ("workspace", (self.workspace_bytes,), np.uint8, 16)
+        return Step(gpu, calls, results, (workspace,), _NOT_GIVEN)
 
     def clear(self, workspace: object, *, stream: object = None) -> None:
         """Initialise fresh memory as a workspace."""

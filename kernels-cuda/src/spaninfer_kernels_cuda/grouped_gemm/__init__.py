@@ -16,9 +16,6 @@ host, so launches are captured into graphs; the same arguments give the same bit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
@@ -26,19 +23,17 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
-    allocator,
+    Operator,
+    Result,
+    Step,
     check_aligned,
     check_dense,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     user_cache,
     view_at,
 )
@@ -61,7 +56,6 @@ from spaninfer_kernels_cuda.grouped_gemm.kernels import (
     GROUPED_SORT,
     GROUPED_STREAM,
     GROUPED_SWAPPED_PROMPT,
-    Addresses,
     ClearArguments,
     OnAny,
     OnAnyCoded,
@@ -122,7 +116,6 @@ __all__ = [
 
 _ALIGNMENT = 16  # bytes of one copy to shared memory, and of one store
 _VECTOR = 8  # elements of that many bytes
-TICKET_BYTES = 4
 
 
 def prepare(
@@ -159,7 +152,7 @@ def prepare(
         signature = GROUPED_SWAPPED_PROMPT if tile.swapped else GROUPED_PROMPT
         prompt = Call(load(compiled, gpu, signature), grid, of_prompt)
         sort = _sort(shape, gpu, cache) if sorts else None
-        kernel = OnHopperPrompt(shape, name, tile, sort, prompt)
+        kernel = OnHopperPrompt(shape, name, tile, gathers, sort, prompt)
     elif isinstance(tile, Stream):
         stream = Call(load(compiled, gpu, GROUPED_STREAM), grid, sizes)
         kernel = OnHopperStream(shape, name, tile, stream)
@@ -262,37 +255,25 @@ def grouped_gemm(
     `ends`[E] and `order`[P] are int32; the module says what they mean. Without `out`, the result is
     a new array. Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    at, specs = inspect_arrays(out, weight, x, bias, order, ends)
-    to, *read = at
-    step, allocate = _checked(gate, chosen, specs)
-    handle = stream_handle(stream, x)
-    ticket, workspace, *new = allocate(handle)
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    found = Addresses._make((to, *read, pointer_of(workspace), pointer_of(ticket), 0))
-    step.start_clear(handle, found.ticket)
-    step.start(handle, found)
-    return out
+    arrays = x, weight, ends, order, bias, out
+    new = _grouped_gemm.start((gate, chosen), arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    gate: Gate | None, chosen: int, specs: tuple[ArraySpec, ...]
-) -> tuple[PreparedGroupedGemm, Callable[[int], tuple[Any, ...]]]:
-    """Return the GEMM of arrays with these specs, and the allocator of its result."""
-    out, weight, spec, bias, order, ends = specs
-    floats = {"x": view_at(spec), "weight": view_at(weight)}
-    numbers = {"ends": view_at(ends)}
+def _prepare_call(options: tuple[Gate | None, int], given: dict[str, ArraySpec]) -> Step:
+    """Return the GEMM of arrays with these specs; options are the gate, and experts of a token."""
+    gate, chosen = options
+    views = {name: view_at(spec) for name, spec in given.items() if name != "out"}
+    floats = {name: views[name] for name in ("x", "weight", "bias") if name in views}
+    numbers = {name: views[name] for name in ("ends", "order") if name in views}
     sizes = match(
         x=(floats["x"], "T K"), weight=(floats["weight"], "E N K"), ends=(numbers["ends"], "E")
     )
-    if bias:
-        floats["bias"] = view_at(bias)
+    if "bias" in floats:
         match(bias=(floats["bias"], f"{sizes['E']} {sizes['N']}"))
-    rows = sizes["T"] * chosen if order else sizes["T"]
-    if order:
-        numbers["order"] = view_at(order)
+    gathers = "order" in numbers
+    rows = sizes["T"] * chosen if gathers else sizes["T"]
+    if gathers:
         match(order=(numbers["order"], f"{rows}"))
     shape = Shape(rows, chosen, sizes["E"], sizes["N"], sizes["K"])
     check(shape, gated=gate is not None)
@@ -301,10 +282,13 @@ def _checked(
     check_aligned(_ALIGNMENT, x=floats["x"], weight=floats["weight"])
     check_aligned(4, **{name: view for name, view in floats.items() if name == "bias"})
     gpu = gpu_of(**floats, **numbers)
-    step = prepare(shape, dtype=floats["x"].dtype, gpu=gpu, gate=gate, gathers=bool(order))
+    product = prepare(shape, dtype=floats["x"].dtype, gpu=gpu, gate=gate, gathers=gathers)
     columns = shape.outputs // 2 if gate else shape.outputs
-    result = ("out", (rows, columns), floats["x"].dtype, _ALIGNMENT)
-    check_results((out,), gpu, result)
-    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT)
-    ticket = ("ticket", (TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT)
-    return step, allocator(spec, gpu, ticket, workspace, *(() if out else (result,)))
+    new = new_results(given, gpu, ("out", (rows, columns), floats["x"].dtype, _ALIGNMENT))
+    scratch: list[Result] = []
+    if product.workspace_bytes:
+        scratch.append(("workspace", (product.workspace_bytes,), np.uint8, _ALIGNMENT))
+    return Step(gpu, product.by_name, new, tuple(scratch), draws=product.draws)
+
+
+_grouped_gemm = Operator("x weight ends order bias out", _prepare_call)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
+from spaninfer_kernel_launch import Call, Int32, NamedCalls, Pointer, Signature, TensorMap
 
 from spaninfer_kernels_cuda.grouped_gemm.maps import map_rows, map_weights
 from spaninfer_kernels_cuda.grouped_gemm.tuning import Prompt, Shape, Stream
@@ -132,13 +133,18 @@ class OnAny:
 
     call: Call[GeneralArguments]
 
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as in `Addresses`."""
+        return NamedCalls.of(self.call)
+
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
         arguments = GeneralArguments(at.out, at.weight, at.x, at.bias, at.order, at.ends)
         self.call(handle, arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OnHopperStream:
     """stream.cu, loaded."""
 
@@ -147,21 +153,38 @@ class OnHopperStream:
     tile: Stream
     call: Call[StreamArguments]
 
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as in `Addresses`."""
+        maps = {"weight_map": ("weight", partial(_map_weights, self))}
+        return NamedCalls(((self.call, {"weight": "weight_map"}),), maps)
+
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
-        weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
+        weight = _map_weights(self, at.weight)
         self.call(handle, StreamArguments(at.out, weight, at.x, at.bias, at.order, at.ends))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OnHopperPrompt:
     """prompt.cu or swapped_prompt.cu, loaded, and sort.cu where rows are sorted for it."""
 
     shape: Shape
     dtype: str
     tile: Prompt
+    gathers: bool  # of the order it is given
     sort: Call[SortArguments] | None
     call: Call[PromptArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as in `Addresses`."""
+        maps = {"weight_map": ("weight", partial(_map_weights, self))}
+        call = self.call, {"weight": "weight_map", "x": "x_map"}
+        if self.sort is None:
+            return NamedCalls((call,), maps | {"x_map": ("x", partial(_map_rows, self))})
+        maps |= {"x_map": ("workspace", partial(_map_rows, self))}
+        return NamedCalls(((self.sort, {"sorted": "workspace"}), call), maps)
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
@@ -169,11 +192,23 @@ class OnHopperPrompt:
         if self.sort is not None:
             x = at.workspace
             self.sort(handle, SortArguments(x, at.x, at.order, at.ends))
-        weight = map_weights(at.weight, self.dtype, self.shape, self.tile)
-        box_rows = self.tile.box_rows(gathers=bool(at.order))
-        rows = map_rows(x, self.dtype, self.shape, box_rows=box_rows)
+        weight = _map_weights(self, at.weight)
+        rows = _map_rows(self, x)
         arguments = PromptArguments(at.out, weight, rows, at.bias, at.ends, at.ticket, at.order)
         self.call(handle, arguments)
+
+
+@lru_cache(maxsize=4096)
+def _map_weights(kernel: OnHopperStream | OnHopperPrompt, at: int) -> bytes:
+    """Return the tensor map of all experts' weights at this address."""
+    return map_weights(at, kernel.dtype, kernel.shape, kernel.tile)
+
+
+@lru_cache(maxsize=4096)
+def _map_rows(kernel: OnHopperPrompt, at: int) -> bytes:
+    """Return the tensor map of rows of x at this address."""
+    box_rows = kernel.tile.box_rows(gathers=kernel.gathers)
+    return map_rows(at, kernel.dtype, kernel.shape, box_rows=box_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +216,11 @@ class OnAnyCoded:
     """coded.cu or coded_hopper.cu, loaded."""
 
     call: Call[CodedArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as in `Addresses`."""
+        return NamedCalls.of(self.call)
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""

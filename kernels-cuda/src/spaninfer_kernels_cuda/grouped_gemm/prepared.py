@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spaninfer_kernel_launch import Call, pointer_of, stream_handle
+from spaninfer_kernel_launch import Call, NamedCalls, pointer_of, stream_handle
 
 from spaninfer_kernels_cuda.grouped_gemm.coded_tuning import Coded, CodedHopper
 from spaninfer_kernels_cuda.grouped_gemm.kernels import (
@@ -75,6 +75,16 @@ class PreparedGroupedGemm:
         if self.ticket_clear is not None:
             self.ticket_clear(handle, ClearArguments(ticket))
 
+    @property
+    def draws(self) -> bool:
+        """True if it draws its tasks from a ticket."""
+        return self.ticket_clear is not None
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as in `Addresses`."""
+        return NamedCalls() if self.kernel is None else self.kernel.by_name
+
     def start(self, handle: int, at: Addresses) -> None:
         """Launch on the stream with this handle, the default stream included."""
         if self.kernel is None:
@@ -96,6 +106,11 @@ class GroupedGemm:
     def workspace_bytes(self) -> int:
         """Bytes of memory that either GEMM needs, one after the other."""
         return max(self.first.workspace_bytes, self.second.workspace_bytes)
+
+    @property
+    def draw(self) -> bool:
+        """True if either GEMM draws its tasks from a ticket."""
+        return self.first.draws or self.second.draws
 
     def up(
         self,

@@ -9,29 +9,24 @@ GPU, what is launched depends on T alone, and the same arguments give the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
+    Operator,
+    Result,
     ShapeError,
-    allocator,
+    Step,
     check_aligned,
     check_dense,
-    check_results,
     gpu_of,
-    inspect_arrays,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     view_at,
 )
 
 from spaninfer_kernels_cuda.grouped_gemm import Gate
-from spaninfer_kernels_cuda.moe import route
-from spaninfer_kernels_cuda.moe.prepared import Addresses, PreparedMoe, prepare
+from spaninfer_kernels_cuda.moe import combine, route
+from spaninfer_kernels_cuda.moe.prepared import prepare
 from spaninfer_kernels_cuda.moe.route import RouteOptions
 from spaninfer_kernels_cuda.moe.tuning import MoeShape
 
@@ -64,33 +59,16 @@ def moe(
     and b2[E C] are biases. Without `out`, the result is a new array. Raises ShapeError, DTypeError
     or DeviceError for arguments that do not fit.
     """
-    at, specs = inspect_arrays(x, router_logits, w13, w2, b13, b2, residual, correction, slots, out)
-    *layer, residual_at, correction_at, slots_at, to = at
-    step, allocate = _checked(options, act, specs)
-    handle = stream_handle(stream, x)
-    ticket, workspace, *new = allocate(handle)
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    ticket_at = pointer_of(ticket)
-    memory = to, pointer_of(workspace), ticket_at
-    no_factors = 0, 0
-    step.start_clear(handle, ticket_at)
-    step.start(
-        handle,
-        Addresses._make((*layer, *memory, residual_at, correction_at, slots_at, *no_factors)),
-    )
-    return out
+    arrays = x, router_logits, w13, w2, b13, b2, residual, correction, slots, out
+    new = _moe.start((options, act), arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    options: RouteOptions, act: Gate, specs: tuple[ArraySpec, ...]
-) -> tuple[PreparedMoe, Callable[[int], tuple[Any, ...]]]:
-    """Return the layer for arrays with these specs, and the allocator of memory and result."""
-    spec, logits, w13, w2, b13, b2, residual, correction, slots, out = specs
-    floats = {"x": view_at(spec), "w13": view_at(w13), "w2": view_at(w2)}
-    scores = view_at(logits)
+def _prepare_call(asked: tuple[RouteOptions, Gate], given: dict[str, ArraySpec]) -> Step:
+    """Return the layer for arrays with these specs."""
+    options, act = asked
+    floats = {name: view_at(given[name]) for name in ("x", "w13", "w2")}
+    scores = view_at(given["logits"])
     tokens, channels, scored, experts, rows, inner = match(
         x=(floats["x"], "T C"),
         router_logits=(scores, "T L"),
@@ -104,22 +82,21 @@ def _checked(
         )
     if rows != 2 * inner:
         raise ShapeError(f"w13: an expert has {rows} rows; gate and up of w2's {inner} have twice")
-    for name, each, axes in (
-        ("b13", b13, f"{experts} {rows}"),
-        ("b2", b2, f"{experts} {channels}"),
-        ("residual", residual, f"{tokens} {channels}"),
+    for name, axes in (
+        ("b13", f"{experts} {rows}"),
+        ("b2", f"{experts} {channels}"),
+        ("residual", f"{tokens} {channels}"),
     ):
-        if each:
-            floats[name] = view_at(each)
+        if name in given:
+            floats[name] = view_at(given[name])
             match(**{name: (floats[name], axes)})
     dtype = floats["x"].dtype
     check_dense(dtype, **floats)
     check_dense(scores.dtype, router_logits=scores)
     check_aligned(_ALIGNMENT, **floats)
-    gpu = gpu_of(
-        **floats, router_logits=scores, **route.check_choice(correction, slots, tokens, scored)
-    )
-    step = prepare(
+    choice = route.check_choice(given, tokens, scored)
+    gpu = gpu_of(**floats, router_logits=scores, **choice)
+    layer = prepare(
         MoeShape(tokens, options.choices, channels, inner),
         options,
         experts=experts,
@@ -128,8 +105,10 @@ def _checked(
         gpu=gpu,
         logits_dtype=scores.dtype,
     )
-    result = ("out", (tokens, channels), dtype, _ALIGNMENT)
-    check_results((out,), gpu, result)
-    ticket = ("ticket", (route.TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT)
-    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT)
-    return step, allocator(spec, gpu, ticket, workspace, *(() if out else (result,)))
+    new = new_results(given, gpu, ("out", (tokens, channels), dtype, _ALIGNMENT))
+    workspace: Result = ("workspace", (layer.workspace_bytes,), np.uint8, _ALIGNMENT)
+    without = combine.NO_NORM if layer.draws else {"ticket": 0, **combine.NO_NORM}
+    return Step(gpu, layer.by_name, new, (workspace,), without, layer.draws)
+
+
+_moe = Operator("x logits w13 w2 b13 b2 residual correction slots out", _prepare_call)

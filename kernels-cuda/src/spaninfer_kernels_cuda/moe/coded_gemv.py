@@ -17,6 +17,7 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Int32,
+    NamedCalls,
     Pointer,
     ShapeError,
     Signature,
@@ -105,6 +106,11 @@ class PreparedCodedGemv:
     shape: MoeShape
     _up: Call[CodedUpArguments] | None
     _down: Call[CodedDownArguments] | None
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as the arrays."""
+        return NamedCalls.of(self._up, self._down)
 
     def start(
         self, handle: int, up: UpArguments, down: DownArguments, factors: tuple[int, int]

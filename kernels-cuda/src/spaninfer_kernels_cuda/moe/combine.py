@@ -7,8 +7,9 @@ of choices; pairs of expert -1 are left out, and their rows of y are not read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,7 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Launch,
+    NamedCalls,
     Pointer,
     ShapeError,
     Signature,
@@ -67,6 +69,14 @@ class CombineArguments(NamedTuple):
     norm_weight: Pointer
     eps: Float32
     weight_offset: Float32
+
+
+NO_NORM: Final[Mapping[str, float]] = {
+    "normed": 0,
+    "norm_weight": 0,
+    "eps": 0.0,
+    "weight_offset": 0.0,
+}
 
 
 class CombineSizes(NamedTuple):
@@ -123,6 +133,11 @@ class PreparedCombine:
             residual=pointer_of(residual),
         )
         self.start(stream_handle(stream, y), at, norm)
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as the arrays, without a norm."""
+        return NamedCalls.of(self._call)
 
     def start(self, handle: int, at: SumArguments, norm: Norm | None = None) -> None:
         """Launch on the stream with this handle, the default stream included."""

@@ -20,6 +20,7 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Int32,
+    NamedCalls,
     Pointer,
     ShapeError,
     Signature,
@@ -153,6 +154,11 @@ class PreparedGemv:
         )
         up = UpArguments(h, pointer_of(x), chosen, w13, b13)
         self.start(stream_handle(stream, x), up, down)
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as the arrays."""
+        return NamedCalls.of(self._up, self._down)
 
     def start(self, handle: int, up: UpArguments, down: DownArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""

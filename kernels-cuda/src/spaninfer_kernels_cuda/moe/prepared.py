@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from spaninfer_kernel_launch import (
+    NOT_GIVEN,
+    Derived,
     FileCache,
     Gpu,
+    NamedCalls,
     ShapeError,
     pointer_of,
     stream_handle,
@@ -28,6 +31,7 @@ from spaninfer_kernels_cuda.moe.tuning import MoeShape, takes_gemv
 from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 
 _INVARIANT_ROWS = 16  # of each expert, for whose tile all numbers of tokens are computed
+_PARTS = ("ids", "shares", "order", "ends", "place", "counts", "h", "y")  # of a workspace
 _PART_BYTES = 256  # parts of a workspace begin at multiples
 
 
@@ -189,6 +193,32 @@ class PreparedMoe:
             down = GemmAddresses(y, at.w2, h, at.b2, 0, ends, *memory, at.f2)
             added = SumArguments(at.out, y, ids, shares, place, at.residual)
             self._many.start(handle, up, down, added, norm)
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls of a layer without a norm, their values named as in `Addresses`."""
+        derived: dict[str, Derived] = {
+            name: ("workspace", part.__add__)
+            for name, part in zip(_PARTS, self._parts, strict=True)
+        }
+        parts = [self._route.by_name]
+        if self._few is not None:
+            parts.append(self._few.gemv.by_name)
+        if self._many is not None:
+            first, second = self._many.gemms.first, self._many.gemms.second
+            up = {"out": "h", "weight": "w13", "bias": "b13", "workspace": "y", "factors": "f13"}
+            down = {"out": "y", "weight": "w2", "x": "h", "bias": "b2", "factors": "f2"}
+            down |= {"order": NOT_GIVEN, "workspace": "y"}
+            parts += [first.by_name.within("up", up), second.by_name.within("down", down)]
+            parts.append(self._many.combine.by_name)
+        for part in parts:
+            derived |= part.derived
+        return NamedCalls(tuple(call for part in parts for call in part.calls), derived)
+
+    @property
+    def draws(self) -> bool:
+        """True if a kernel draws from a ticket."""
+        return self._route.draws or (self._many is not None and self._many.gemms.draw)
 
     def clear(self, ticket: object, *, stream: object = None) -> None:
         """Initialise fresh memory as a ticket."""

@@ -9,13 +9,13 @@ its inverse. All of it is computed in float32, and is the same in every launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
+    NOT_GIVEN,
     ArraySpec,
     Call,
     FileCache,
@@ -23,22 +23,23 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Launch,
+    NamedCalls,
+    Operator,
     Pointer,
+    Result,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
     View,
-    allocator,
     check_dense,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_array,
     load,
     match,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -128,7 +129,6 @@ SOURCE = Source(
     kernels=(MOE_ROUTE, MOE_CLEAR, MOE_COUNT, MOE_PLACE),
 )
 
-TICKET_BYTES = 4
 _ALIGNMENT = 16  # of a workspace, in bytes
 
 
@@ -224,6 +224,21 @@ class PreparedRoute:
             count(handle, CountArguments(workspace, at.ids))
             place_pairs(handle, PlaceArguments(at.order, at.ends, at.place, workspace, at.ids))
 
+    @property
+    def by_name(self) -> NamedCalls:
+        """The calls, their values named as the arrays; `counts` is the workspace."""
+        if self._route is None:
+            return NamedCalls()
+        sorts_at_once = self.sorts and self._sort is None
+        route = self._route, {} if sorts_at_once else {"ends": NOT_GIVEN}
+        return NamedCalls((route, *((call, {}) for call in self._sort or ())))
+
+    @property
+    def draws(self) -> bool:
+        """True if it draws from a ticket; where one block alone sorts it does not."""
+        sorts_at_once = self.sorts and self._sort is None
+        return self._route is not None and sorts_at_once and self._route.launch.grid[0] > 1
+
     def clear(self, ticket: object, *, stream: object = None) -> None:
         """Initialise fresh memory as a ticket."""
         self.start_clear(stream_handle(stream, ticket), pointer_of(ticket))
@@ -318,54 +333,41 @@ def route(
     negative number in `slots`[T] int32 are padding: their experts are -1, their weights 0. Raises
     ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    (at, spec), (correction_at, correction_spec), (slots_at, slots_spec) = map(
-        inspect_array, (logits, correction, slots)
-    )
-    step, allocate = _checked(options, spec, correction_spec, slots_spec)
-    handle = stream_handle(stream, logits)
-    ticket, workspace, *results = allocate(handle)
-    step.start_clear(handle, pointer_of(ticket))
-    addresses = *map(pointer_of, results), pointer_of(ticket), at, correction_at, slots_at
-    step.start(handle, RouteArguments(*addresses), pointer_of(workspace))
+    results = _route.start(options, (logits, correction, slots), stream=stream)
     return Routing(*results)
 
 
-@prepared_once(1024)
-def _checked(
-    options: RouteOptions, spec: ArraySpec, correction: ArraySpec, slots: ArraySpec
-) -> tuple[PreparedRoute, Callable[[int], tuple[Any, ...]]]:
-    """Return the choice for arrays with these specs, and the allocator of workspace and result."""
-    logits = view_at(spec)
+def _prepare_call(options: RouteOptions, given: dict[str, ArraySpec]) -> Step:
+    """Return the choice for arrays with these specs."""
+    logits = view_at(given["logits"])
     tokens, experts = match(logits=(logits, "T E")).values()
     check_dense(logits.dtype, logits=logits)
-    views = {"logits": logits, **check_choice(correction, slots, tokens, experts)}
-    gpu = gpu_of(**views)
-    step = prepare(options, tokens=tokens, experts=experts, gpu=gpu, dtype=logits.dtype)
-    chosen, pairs = (tokens, options.choices), (step.shape.pairs,)
-    return step, allocator(
-        spec,
-        gpu,
-        ("ticket", (TICKET_BYTES,), np.dtype(np.uint8), _ALIGNMENT),
-        ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _ALIGNMENT),
-        ("ids", chosen, np.dtype(np.int32), 1),
-        ("shares", chosen, np.dtype(np.float32), 1),
-        ("order", pairs, np.dtype(np.int32), 1),
-        ("ends", (experts + options.shared,), np.dtype(np.int32), 1),
-        ("place", pairs, np.dtype(np.int32), 1),
+    gpu = gpu_of(logits=logits, **check_choice(given, tokens, experts))
+    choice = prepare(options, tokens=tokens, experts=experts, gpu=gpu, dtype=logits.dtype)
+    chosen, pairs = (tokens, options.choices), (choice.shape.pairs,)
+    results: tuple[Result, ...] = (
+        ("ids", chosen, np.int32, 1),
+        ("shares", chosen, np.float32, 1),
+        ("order", pairs, np.int32, 1),
+        ("ends", (experts + options.shared,), np.int32, 1),
+        ("place", pairs, np.int32, 1),
     )
+    scratch: list[Result] = []
+    if choice.workspace_bytes:
+        scratch.append(("counts", (choice.workspace_bytes,), np.uint8, _ALIGNMENT))
+    constants = {} if choice.draws else {"ticket": 0}
+    return Step(gpu, choice.by_name, results, tuple(scratch), constants, choice.draws)
 
 
-def check_choice(
-    correction: ArraySpec, slots: ArraySpec, tokens: int, experts: int
-) -> dict[str, View]:
+_route = Operator("logits correction slots", _prepare_call)
+
+
+def check_choice(given: dict[str, ArraySpec], tokens: int, experts: int) -> dict[str, View]:
     """Return views of what a choice sees beside logits, checked; none of what is not given."""
     views = {}
-    for name, spec, size, dtype in (
-        ("correction", correction, experts, np.float32),
-        ("slots", slots, tokens, np.int32),
-    ):
-        if spec:
-            views[name] = view_at(spec)
+    for name, size, dtype in (("correction", experts, np.float32), ("slots", tokens, np.int32)):
+        if name in given:
+            views[name] = view_at(given[name])
             match(**{name: (views[name], f"{size}")})
             check_dense(dtype, **{name: views[name]})
     return views

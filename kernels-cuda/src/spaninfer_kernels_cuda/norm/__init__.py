@@ -9,11 +9,10 @@ of the norm before it is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache as once
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -24,23 +23,23 @@ from spaninfer_kernel_launch import (
     Float32,
     Gpu,
     Int32,
+    NamedCalls,
+    Operator,
     Pointer,
     Result,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
+    new_results,
     pointer_of,
-    prepared_once,
     renamed,
     stream_handle,
     user_cache,
@@ -96,7 +95,7 @@ class PreparedNorm:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call[NormArguments] | None
+    call: Call[NormArguments] | None
 
     def launch(
         self,
@@ -134,8 +133,8 @@ class PreparedNorm:
 
     def start(self, handle: int, arguments: NormArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def variant_for(options: NormOptions, channels: int, dtype: object) -> Variant:
@@ -177,7 +176,7 @@ def prepare(
     )
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     call = Call(load(compiled, gpu, NORM_ROWS), grid) if grid else None
-    return PreparedNorm(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedNorm(rows, channels, workspace_bytes=0, call=call)
 
 
 def rms_norm(
@@ -196,8 +195,9 @@ def rms_norm(
     to `residual`. Without `out`, the result is a new array. Raises ShapeError, DTypeError or
     DeviceError for arguments that do not fit.
     """
-    arrays = _Arrays(x, weight, None, residual, out)
-    return _run(_RMS, arrays, (eps, float(plus_one)), stream)[0]
+    arrays = x, weight, None, residual, out, None
+    new = _norm.start(("rms", None, None), arrays, (eps, plus_one), stream)
+    return new[0] if out is None else out
 
 
 def rms_norm_quantized(
@@ -217,8 +217,9 @@ def rms_norm_quantized(
     Codes are int8 or fp8 (e4m3), scales float32; with a `group`, scales[ceil(C/group) T]. `out` is
     the pair of both. The rest is as for `rms_norm`.
     """
-    arrays = _Arrays(x, weight, None, residual, *(out or (None, None)))
-    return _run(_quantized(code, group), arrays, (eps, float(plus_one)), stream)
+    arrays = x, weight, None, residual, *(out or (None, None))
+    new = _norm.start(("rms", code, group), arrays, (eps, plus_one), stream)
+    return out or new
 
 
 def layer_norm(
@@ -235,59 +236,15 @@ def layer_norm(
 
     Types, residual, `out`, stream and errors are those of `rms_norm`.
     """
-    arrays = _Arrays(x, weight, bias, residual, out)
-    return _run(_LAYER, arrays, (eps, 0.0), stream)[0]
+    arrays = x, weight, bias, residual, out, None
+    new = _norm.start(("layer", None, None), arrays, (eps, 0.0), stream)
+    return new[0] if out is None else out
 
 
-class _Arrays(NamedTuple):
-    """The arrays of a norm, None for those it does not have; then their specs."""
-
-    x: Any
-    weight: Any
-    bias: Any = None
-    residual: Any = None
-    out: Any = None
-    scales: Any = None
-
-
-# Options are found by identity: to make, hash and compare them takes 3 of a call's 12 us.
-_RMS, _LAYER = NormOptions("rms"), NormOptions("layer")
-
-
-@once
-def _quantized(code: Code, group: int | None) -> NormOptions:
-    return NormOptions("rms", code=code, group=group)
-
-
-def _run(
-    asked: NormOptions, arrays: _Arrays, numbers: tuple[float, float], stream: object
-) -> tuple[object, object]:
-    """Launch the norm prepared for the arrays' specs; return result and scales.
-
-    The numbers are the epsilon and the offset of weights.
-    """
-    (x, weight, bias, residual, to, scales_at), specs = inspect_arrays(*arrays)
-    step, allocate = _checked(asked, specs)
-    handle = stream_handle(stream, arrays.x)
-    out, scales = arrays.out, arrays.scales
-    if out is None:
-        out, *more = allocate(handle)
-        to = pointer_of(out)
-        for scales in more:
-            scales_at = pointer_of(scales)
-    rounded, (eps, offset) = 0, numbers
-    read = residual, x, weight, bias, step.channels, eps, offset
-    step.start(handle, NormArguments._make((to, scales_at, rounded, *read)))
-    return out, scales
-
-
-@prepared_once(1024)
-def _checked(
-    asked: NormOptions, each_spec: tuple[ArraySpec, ...]
-) -> tuple[PreparedNorm, Callable[[int], tuple[Any, ...]]]:
-    """Return the norm for arrays with these specs, and the allocator of its results."""
-    specs = _Arrays(*each_spec)
-    views = {name: view_at(spec) for name in _INPUTS if (spec := getattr(specs, name))}
+def _prepare_call(asked: _Asked, given: dict[str, ArraySpec]) -> Step:
+    """Return the norm of arrays with these specs."""
+    kind, code, group = asked
+    views = {name: view_at(given[name]) for name in _INPUTS if name in given}
     axes = {"weight": "C", "bias": "C"}
     rows, channels = match(
         **{name: (view, axes.get(name, "T C")) for name, view in views.items()}
@@ -297,20 +254,22 @@ def _checked(
     check_dense(dtype, **views)
     gpu = gpu_of(**views)
     check_aligned(vector * dtype.itemsize, **views)
-    options = replace(asked, residual="residual" in views, bias="bias" in views)
-    step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
-    element = code_type(asked.code).dtype if asked.code else dtype
+    options = NormOptions(kind, "residual" in views, "bias" in views, code, group)
+    norm = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    element = code_type(code).dtype if code else dtype
     results: tuple[Result, ...] = (
         ("out", (rows, channels), element, vector * element.itemsize),
-        ("scales", scales_shape(rows, channels, asked.group), np.float32, 1),
+        ("scales", scales_shape(rows, channels, group), np.float32, 1),
     )
-    if not asked.code:
-        results = results[:1]
-    check_results((specs.out, specs.scales)[: len(results)], gpu, *results)
-    return step, allocator(specs.x, gpu, *results)
+    new = new_results(given, gpu, *(results if code else results[:1]))
+    return Step(gpu, NamedCalls.of(norm.call), new, constants={"channels": channels, "rounded": 0})
 
 
 _INPUTS = ("x", "weight", "bias", "residual")
+_Asked: TypeAlias = tuple[Literal["rms", "layer"], Code | None, int | None]
+"""The kind of norm, the code that it is quantised to, and elements that share a scale."""
+
+_norm = Operator("x weight bias residual out scales", _prepare_call, numbers="eps weight_offset")
 
 
 def _every_options() -> Iterator[NormOptions]:

@@ -10,10 +10,9 @@ quantised before it is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -23,23 +22,23 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Int32,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
+    new_results,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -93,7 +92,7 @@ class PreparedQuantize:
     rows: int
     channels: int
     workspace_bytes: int
-    _call: Call[QuantizeArguments] | None
+    call: Call[QuantizeArguments] | None
 
     def launch(self, x: object, *, out: tuple[object, object], stream: object = None) -> None:
         """Write codes and scales, in this order, to `out`."""
@@ -102,8 +101,8 @@ class PreparedQuantize:
 
     def start(self, handle: int, arguments: QuantizeArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def variant_for(options: QuantizeOptions, channels: int, dtype: object) -> Variant:
@@ -144,7 +143,7 @@ def prepare(
     grid = launch(rows, divide(channels, element_of(dtype).itemsize))
     kernel = load(compiled, gpu, QUANTIZE_ROWS)
     call = Call(kernel, grid, QuantizeSizes(channels)) if grid else None
-    return PreparedQuantize(rows, channels, workspace_bytes=0, _call=call)
+    return PreparedQuantize(rows, channels, workspace_bytes=0, call=call)
 
 
 def quantize(
@@ -163,36 +162,31 @@ def quantize(
     cupy does not read fp8. Raises ShapeError, DTypeError or DeviceError for arguments that do not
     fit.
     """
-    (at, codes_at, scales_at), specs = inspect_arrays(x, *(out or (None, None)))
-    step, allocate = _checked(QuantizeOptions(code, group, gate), *specs)
-    handle = stream_handle(stream, x)
-    if out is None:
-        out = codes, scales = allocate(handle)
-        codes_at, scales_at = pointer_of(codes), pointer_of(scales)
-    step.start(handle, QuantizeArguments(codes_at, scales_at, at))
-    return out
+    new = _quantize.start((code, group, gate), (x, *(out or (None, None))), stream=stream)
+    return out or new
 
 
-@prepared_once(1024)
-def _checked(
-    options: QuantizeOptions, spec: ArraySpec, codes: ArraySpec, scales: ArraySpec
-) -> tuple[PreparedQuantize, Callable[[int], tuple[Any, Any]]]:
-    """Return the quantisation of arrays with these specs, and the allocator of its results."""
-    x = view_at(spec)
+def _prepare_call(asked: tuple[Code, int | None, Act | None], given: dict[str, ArraySpec]) -> Step:
+    """Return the quantisation of arrays with these specs; `asked` are the options' fields."""
+    options = QuantizeOptions(*asked)
+    x = view_at(given["x"])
     rows, width = match(x=(x, "T C")).values()
     channels = half_width(width) if options.gate else width
     gpu, dtype = gpu_of(x=x), x.dtype
     vector = divide(channels, dtype.itemsize).vector
     check_dense(dtype, x=x)
     check_aligned(vector * dtype.itemsize, x=x)
-    step = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
-    results = (
+    quantisation = prepare(options, rows=rows, channels=channels, dtype=dtype, gpu=gpu)
+    new = new_results(
+        given,
+        gpu,
         ("codes", (rows, channels), code_type(options.code).dtype, vector),
         ("scales", scales_shape(rows, channels, options.group), np.float32, 1),
     )
-    check_results((codes, scales), gpu, *results)
-    return step, allocator(spec, gpu, *results)
+    return Step(gpu, NamedCalls.of(quantisation.call), new)
 
+
+_quantize = Operator("x codes scales", _prepare_call)
 
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(QuantizeOptions(code, group, gate), channels, dtype)

@@ -12,24 +12,18 @@ else weights are rounded to x's type first. The same arguments give the same bit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
+    Operator,
     ShapeError,
-    allocator,
+    Step,
     check_aligned,
     check_dense,
-    check_results,
     check_rows,
     gpu_of,
-    inspect_arrays,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     view_at,
 )
 
@@ -53,7 +47,7 @@ from spaninfer_kernels_cuda.quantized_gemm.format import (
     pack,
     row_order,
 )
-from spaninfer_kernels_cuda.quantized_gemm.kernels import Addresses, PackArguments
+from spaninfer_kernels_cuda.quantized_gemm.kernels import PackArguments
 from spaninfer_kernels_cuda.quantized_gemm.prepared import (
     GENERAL,
     HOPPER,
@@ -112,43 +106,27 @@ def multiply(
     All but the weight are float16 or bfloat16. Without `out`, the result is a new array. Raises
     ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    at, specs = inspect_arrays(x, weight.records, weight.factors, bias, residual, out)
-    x_at, records_at, factors_at, bias_at, residual_at, to = at
-    sizes = weight.outputs, weight.inner, weight.gated
-    step, allocate = _checked(gate, weight.format, sizes, *specs)
-    handle = stream_handle(stream, x)
-    memory, *new = allocate(handle)
-    workspace = pointer_of(memory)
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    if step.uses_flags:
-        step.start_clear(handle, workspace)
-    step.start(handle, Addresses(to, x_at, records_at, factors_at, bias_at, residual_at, workspace))
-    return out
+    options = gate, weight.format, weight.outputs, weight.inner, weight.gated
+    arrays = x, weight.records, weight.factors, bias, residual, out
+    new = _quantized_gemm.start(options, arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    gate: Act | None,
-    format: QuantizedFormat,
-    sizes: tuple[int, int, bool],
-    spec: ArraySpec,
-    *others: ArraySpec,
-) -> tuple[PreparedQuantizedGemm, Callable[[int], tuple[Any, ...]]]:
-    """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
-    outputs, inner, gated = sizes
+def _prepare_call(
+    options: tuple[Act | None, QuantizedFormat, int, int, bool], given: dict[str, ArraySpec]
+) -> Step:
+    """Return the GEMM of arrays with these specs; options are the gate, and the weight's fields."""
+    gate, format, outputs, inner, gated = options
     if gated != (gate is not None):
         raise ShapeError(f"the weight was packed with gated={gated}, and gate is {gate!r}")
-    x, (records, factors, bias, residual, out) = view_at(spec), others
+    x = view_at(given["x"])
     rows = match(x=(x, f"M {inner}"))["M"]
     columns = outputs // 2 if gated else outputs
     block, chunk, num_bytes = format.records(outputs, inner)
-    packed = {"records": view_at(records), "factors": view_at(factors)}
+    packed = {name: view_at(given[name]) for name in ("records", "factors")}
     match(records=(packed["records"], f"{block} {chunk} {num_bytes}"))
     match(factors=(packed["factors"], f"{block * BLOCK_ROWS}"))
-    given = {"bias": bias, "residual": residual}
-    views = {name: view_at(each) for name, each in given.items() if each}
+    views = {name: view_at(given[name]) for name in ("bias", "residual") if name in given}
     axes = {"bias": f"{outputs}", "residual": f"{rows} {columns}"}
     match(**{name: (views[name], axes[name]) for name in views})
     check_rows(x.dtype, _ALIGNMENT, x=x)
@@ -159,8 +137,8 @@ def _checked(
     gpu = gpu_of(x=x, **packed, **views)
     row_stride = x.strides[0] if rows > 1 else inner
     shape = Shape(rows, outputs, inner)
-    step = prepare(shape, format, dtype=x.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
-    result = ("out", (rows, columns), x.dtype, 1)
-    check_results((out,), gpu, result)
-    workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
-    return step, allocator(spec, gpu, workspace, *(() if out else (result,)))
+    product = prepare(shape, format, dtype=x.dtype, gpu=gpu, gate=gate, row_stride=row_stride)
+    return product.step(gpu, new_results(given, gpu, ("out", (rows, columns), x.dtype, 1)))
+
+
+_quantized_gemm = Operator("x records factors bias residual out", _prepare_call)

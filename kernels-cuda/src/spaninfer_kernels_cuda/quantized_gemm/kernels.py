@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from spaninfer_kernel_launch import Call, Int32, Pointer, Signature, TensorMap
+from spaninfer_kernel_launch import (
+    Call,
+    Int32,
+    NamedCalls,
+    Pointer,
+    Signature,
+    TensorMap,
+)
 
 from spaninfer_kernels_cuda.gemm.kernels import FLAG_BYTES, ClearArguments, GeneralSizes, Sizes
 from spaninfer_kernels_cuda.gemm.maps import map_x
@@ -98,6 +105,11 @@ class General:
 
     call: Call[GeneralArguments]
 
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        return NamedCalls(((self.call, {"weight": "records", "flags": "workspace"}),))
+
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""
         arguments = GeneralArguments(
@@ -125,6 +137,12 @@ class OnHopper:
     row_stride: int  # elements from one row of x to the next
     tokens: int  # of a tile
     call: Call[HopperArguments]
+
+    @property
+    def by_name(self) -> NamedCalls:
+        """The call, its values named as in `Addresses`."""
+        renamed = {"weight": "records", "flags": "workspace", "x": "x_map"}
+        return NamedCalls(((self.call, renamed),), {"x_map": ("x", partial(_map_x, self))})
 
     def start(self, handle: int, at: Addresses) -> None:
         """Launch it on the stream with this handle."""

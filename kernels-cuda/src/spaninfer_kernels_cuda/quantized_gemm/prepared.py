@@ -12,8 +12,11 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
+    Result,
     ShapeError,
     Source,
+    Step,
     Variant,
     compile_variant,
     load,
@@ -105,6 +108,19 @@ class PreparedQuantizedGemm:
         """Launch on the stream with this handle, the default stream included."""
         if self._kernel is not None:
             self._kernel.start(handle, at)
+
+    def step(self, gpu: Gpu, results: tuple[Result, ...]) -> Step:
+        """Return it as the step of an operator, whose arrays have the names of `launch`."""
+        if self._kernel is None:
+            return Step(gpu, NamedCalls(), results)
+        named = self._kernel.by_name
+        if not self.uses_flags:
+            return Step(gpu, named, results, constants={"workspace": 0, "partial": 0})
+        calls = NamedCalls(
+            ((self._clear, {"flags": "workspace"}), *named.calls),
+            {"partial": ("workspace", FLAG_BYTES.__add__), **named.derived},
+        )
+        return Step(gpu, calls, results, (("workspace", (self.workspace_bytes,), np.uint8, 16),))
 
     @property
     def uses_flags(self) -> bool:

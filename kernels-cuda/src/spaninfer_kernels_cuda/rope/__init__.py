@@ -9,7 +9,6 @@ one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,12 +21,15 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
+    NamedCalls,
+    Operator,
     Pointer,
+    Result,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
     check_rows,
@@ -35,11 +37,9 @@ from spaninfer_kernel_launch import (
     divide_head,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -90,7 +90,7 @@ class PreparedRope:
     rows: int
     heads: int
     workspace_bytes: int
-    _call: Call[RopeArguments] | None
+    call: Call[RopeArguments] | None
 
     def launch(
         self, x: object, cosine: object, sine: object, *, out: object, stream: object = None
@@ -103,8 +103,8 @@ class PreparedRope:
 
     def start(self, handle: int, arguments: RopeArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def variant_for(options: RopeOptions, dtype: object) -> Variant:
@@ -153,7 +153,7 @@ def prepare(
     x_stride, out_stride = row_strides or (heads * options.size,) * 2
     sizes = RopeSizes(heads, x_stride, out_stride)
     call = Call(load(compiled, gpu, ROPE_ROWS), grid, sizes) if grid else None
-    return PreparedRope(rows, heads, workspace_bytes=0, _call=call)
+    return PreparedRope(rows, heads, workspace_bytes=0, call=call)
 
 
 def rope(
@@ -171,37 +171,32 @@ def rope(
     neighbours. Without `out`, the result is a new array; with out=x the heads are rotated in place.
     Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    (at, cosine_at, sine_at, to), specs = inspect_arrays(x, cosine, sine, out)
-    step, allocate = _checked(interleaved, *specs)
-    handle = stream_handle(stream, x)
-    if out is None:
-        (out,) = allocate(handle)
-        to = pointer_of(out)
-    step.start(handle, RopeArguments(out=to, x=at, cosine=cosine_at, sine=sine_at))
-    return out
+    new = _rope.start(interleaved, (x, cosine, sine, out), stream=stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _checked(
-    interleaved: bool, spec: ArraySpec, cosine: ArraySpec, sine: ArraySpec, out: ArraySpec
-) -> tuple[PreparedRope, Callable[[int], tuple[Any, ...]]]:
-    """Return the rotary embedding for arrays with these specs, and the allocator of its result."""
-    x = view_at(spec)
-    angles = {"cosine": view_at(cosine), "sine": view_at(sine)}
-    rows_of = {"x": x} | ({"out": view_at(out)} if out else {})
+def _prepare_call(interleaved: bool, given: dict[str, ArraySpec]) -> Step:
+    """Return the rotary embedding of arrays with these specs."""
+    views = {name: view_at(spec) for name, spec in given.items()}
+    rows_of = {name: views[name] for name in ("x", "out") if name in views}
+    angles = {name: views[name] for name in ("cosine", "sine")}
     axes = {"x": "T H D", "cosine": "T F", "sine": "T F", "out": "T H D"}
     rows, heads, size, pairs = match(
-        **{name: (view, axes[name]) for name, view in ({"x": x} | angles | rows_of).items()}
+        **{name: (view, axes[name]) for name, view in views.items()}
     ).values()
+    x = views["x"]
     check_dense(np.float32, **angles)
     check_aligned(_angle_bytes(x.dtype, size, 2 * pairs), **angles)
     gpu = gpu_of(**rows_of, **angles)
     check_rows(x.dtype, _ALIGNMENT, **rows_of)
     options = RopeOptions(size, 2 * pairs, interleaved)
-    strides = (x.strides[0], rows_of["out"].strides[0] if out else heads * size)
-    step = prepare(options, rows=rows, heads=heads, dtype=x.dtype, gpu=gpu, row_strides=strides)
-    return step, allocator(spec, gpu, ("out", (rows, heads, size), x.dtype, _ALIGNMENT))
+    strides = (x.strides[0], views["out"].strides[0] if "out" in views else heads * size)
+    rope = prepare(options, rows=rows, heads=heads, dtype=x.dtype, gpu=gpu, row_strides=strides)
+    result: Result = ("out", (rows, heads, size), x.dtype, _ALIGNMENT)
+    return Step(gpu, NamedCalls.of(rope.call), () if "out" in given else (result,))
 
+
+_rope = Operator("x cosine sine out", _prepare_call)
 
 _ALIGNMENT = 16  # bytes that one thread loads at once
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from spaninfer_kernel_launch import (
     ArraySpec,
     Gpu,
+    Operator,
     Result,
     ShapeError,
+    Step,
     View,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     gpu_of,
-    inspect_arrays,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
     view_at,
 )
 
@@ -61,47 +58,28 @@ def sample_from_logits(
     ValueError for numbers out of range; ShapeError, DTypeError or DeviceError for arrays that do
     not fit.
     """
-    heat, heats = _number_or_array(temperature, 1.0)
-    k, ks = _number_or_array(top_k, 0)
-    p, ps = _number_or_array(top_p, 1.0)
-    least, leasts = _number_or_array(min_p, 0.0)
-    one_seed, seeds = _number_or_array(seed, 0)
-    _check_values(heat, k, p, least)
-    one_seed = _signed(int(one_seed))
-    at, specs = inspect_arrays(logits, out, status, positions, mask, heats, ks, ps, leasts, seeds)
-    logits_at, to, status_at, given_positions, allowed, heats, ks, ps, leasts, seeds = at
-    step, allocate = _checked(specs)
-    handle = stream_handle(stream, logits)
-    scratch, *new = allocate(handle)
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    records = pointer_of(scratch)
-    slots = records + step.rows * PARAMETERS.itemsize
-    written = records, slots, slots + step.rows * _ID_BYTES
-    given = 1, given_positions, seeds, one_seed, heats, heat, ks, int(k), ps, p, leasts, least
-    # In the kernel's order, as TokenArguments names them: 23 keywords take 1.5 us of 15.
-    step.start(
-        handle,
-        TokenArguments._make((to, status_at, 0, logits_at, *written, allowed, *_UNUSED, *given)),
+    given = temperature, top_k, top_p, min_p, seed
+    per_row = [None if isinstance(value, _NUMBERS) else value for value in given]
+    heat, k, p, least, one_seed = [
+        value if isinstance(value, _NUMBERS) else neutral
+        for value, neutral in zip(given, _NEUTRAL, strict=True)
+    ]
+    numbers = *_checked(heat, k, p, least), _signed(int(one_seed))
+    new = _sample_given.start(
+        None, (logits, out, status, positions, mask, *per_row), numbers, stream
     )
-    return out
+    return new[0] if out is None else out
 
 
-_UNUSED = (0, 0, 0)  # kept, changed, processed
+_NUMBERS = (int, float)
+_NEUTRAL = (1.0, 0, 1.0, 0.0, 0)  # what the kernel does not read where there are arrays
 
 
-def _number_or_array(value: PerRow, neutral: float) -> tuple[float, PerRow]:
-    """Return the number for all rows, and an array with one for each row, or None."""
-    if value is None:
-        return neutral, None
-    if isinstance(value, (int, float)):
-        return value, None
-    return neutral, value
-
-
-def _check_values(temperature: float, top_k: float, top_p: float, min_p: float) -> None:
-    """Raise ValueError for invalid numbers; those in arrays are not checked."""
+@lru_cache
+def _checked(
+    temperature: float, top_k: float, top_p: float, min_p: float
+) -> tuple[float, int, float, float]:
+    """Return the numbers. Raises ValueError for invalid ones; those in arrays are not checked."""
     if not 0.0 <= temperature < np.inf:
         raise ValueError(f"temperature is {temperature}; finite, and at least 0 (greedy)")
     if not 0 <= top_k < 2**31:
@@ -110,6 +88,7 @@ def _check_values(temperature: float, top_k: float, top_p: float, min_p: float) 
         raise ValueError(f"top_p is {top_p}; above 0, at most 1 (all tokens)")
     if not 0.0 <= min_p <= 1.0:
         raise ValueError(f"min_p is {min_p}; at least 0 (all tokens), at most 1")
+    return temperature, int(top_k), top_p, min_p
 
 
 def _signed(seed: int) -> int:
@@ -119,42 +98,54 @@ def _signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-_PER_ROW = (
-    *(("temperature", np.float32), ("top_k", np.int32), ("top_p", np.float32)),
-    *(("min_p", np.float32), ("seed", np.int64)),
-)
+_WITHOUT = dict.fromkeys(("tokens", "kept", "changed", "processed"), 0)  # penalties, typical_p
+_PER_ROW = {
+    "temperatures": ("temperature", np.float32),
+    "top_ks": ("top_k", np.int32),
+    "top_ps": ("top_p", np.float32),
+    "min_ps": ("min_p", np.float32),
+    "seeds": ("seed", np.int64),
+    "positions": ("positions", np.int32),
+}
 
 
-@prepared_once(256)
-def _checked(
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedSample, Callable[[int], tuple[Any, ...]]]:
-    """Return the sampling of logits, results, positions and mask, and parameters, of these specs;
-    and the allocator of the result.
-    """
-    (spec, *results, positions, mask), per_row = specs[:5], specs[5:]
-    logits = view_at(spec)
+def _prepare_given(_: None, given: dict[str, ArraySpec]) -> Step:
+    """Return the sampling of arrays with these specs, for parameters that are given per call."""
+    logits = view_at(given["logits"])
     rows, length = match(logits=(logits, "R V")).values()
     views: dict[str, View] = {}
-    lists = (*_PER_ROW, ("positions", np.int32))
-    for (name, dtype), each in zip(lists, (*per_row, positions), strict=True):
-        if each:
-            views[name] = view_at(each)
-            match(**{name: (views[name], f"{rows}")})
-            check_dense(dtype, **{name: views[name]})
-    if mask:
-        views["mask"] = view_at(mask)
+    for name, (shown, dtype) in _PER_ROW.items():
+        if name not in given:
+            continue
+        views[shown] = view_at(given[name])
+        match(**{shown: (views[shown], f"{rows}")})
+        check_dense(dtype, **{shown: views[shown]})
+    if "mask" in given:
+        views["mask"] = view_at(given["mask"])
         match(mask=(views["mask"], f"{rows} {-(-length // 32)}"))
         check_dense(np.int32, mask=views["mask"])
     gpu = gpu_of(logits=logits, **views)
-    step = _prepare(logits, gpu)
-    out: Result = ("out", (rows,), np.int32, 1)
-    for given, name in zip(results, ("out", "status"), strict=True):
-        if given:
-            check_results((given,), gpu, (name, *out[1:]))
-    scratch_bytes = rows * (PARAMETERS.itemsize + 2 * _ID_BYTES)
+    sampling = _prepare(logits, gpu)
+    new = new_results(given, gpu, ("out", (rows,), np.int32, 1))
+    new_results(given, gpu, ("status", (rows,), np.int32, 1))  # checked, but never allocated
+    records = rows * PARAMETERS.itemsize
+    calls = sampling.by_name(
+        {"all_params": "scratch", "allowed": "mask", "given_positions": "positions"}
+        | {"slots": "scratch_slots", "positions": "scratch_positions"},
+        scratch_slots=("scratch", records.__add__),
+        scratch_positions=("scratch", (records + rows * _ID_BYTES).__add__),
+    )
+    scratch_bytes = records + 2 * rows * _ID_BYTES
     scratch: Result = ("scratch", (scratch_bytes,), np.uint8, PARAMETERS.alignment)
-    return step, allocator(spec, gpu, scratch, *(() if results[0] else (out,)))
+    return Step(gpu, calls, new, (scratch,), {"is_given": 1, **_WITHOUT})
+
+
+_sample_given = Operator(
+    "logits out status positions mask temperatures top_ks top_ps min_ps seeds",
+    _prepare_given,
+    numbers="temperature top_k top_p min_p seed",
+    maxsize=256,
+)
 
 
 def _prepare(logits: View, gpu: Gpu) -> PreparedSample:
@@ -184,37 +175,14 @@ def sample(
     and typical_p, which need `prepare`; slots[R], positions[R] and mask[N ceil(V / 32)] are as in
     `SampleBatch`.
     """
-    given = (logits, parameters, slots, positions, mask, *(out or (None, None)))
-    at, specs = inspect_arrays(*given)
-    step, allocate = _checked_records(specs)
-    handle = stream_handle(stream, logits)
-    if out is None:
-        tokens, status = out = allocate(handle)
-        at[5:] = pointer_of(tokens), pointer_of(status)
-    arguments = TokenArguments(
-        out=at[5],
-        status=at[6],
-        tokens=0,
-        logits=at[0],
-        all_params=at[1],
-        slots=at[2],
-        positions=at[3],
-        allowed=at[4],
-        kept=0,
-        changed=0,
-        processed=0,
-    )
-    step.start(handle, arguments)
-    return out
+    arrays = logits, parameters, slots, positions, mask, *(out or (None, None))
+    new = _sample.start(None, arrays, stream=stream)
+    return out or new
 
 
-@prepared_once(256)
-def _checked_records(
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedSample, Callable[[int], tuple[Any, Any]]]:
-    """Return sampling for arrays with these specs, and the allocator of its results."""
-    names = ("logits", "parameters", "slots", "positions", "mask")
-    views = {name: view_at(spec) for name, spec in zip(names, specs, strict=False) if spec}
+def _prepare_records(_: None, given: dict[str, ArraySpec]) -> Step:
+    """Return the sampling of arrays with these specs."""
+    views = {name: view_at(spec) for name, spec in given.items() if name not in ("out", "status")}
     axes = {"logits": "R V", "parameters": f"N {PARAMETERS.itemsize}"}
     axes |= {"slots": "R", "positions": "R"}
     sizes = match(**{name: (views[name], axes[name]) for name in axes})
@@ -225,6 +193,12 @@ def _checked_records(
     lists = {name: view for name, view in views.items() if name not in ("logits", "parameters")}
     check_dense(np.int32, **lists)
     gpu = gpu_of(**views)
-    results = (("out", (sizes["R"],), np.int32, 1), ("status", (sizes["R"],), np.int32, 1))
-    check_results(specs[5:], gpu, *results)
-    return _prepare(views["logits"], gpu), allocator(specs[0], gpu, *results)
+    rows = (sizes["R"],)
+    new = new_results(given, gpu, ("out", rows, np.int32, 1), ("status", rows, np.int32, 1))
+    calls = _prepare(views["logits"], gpu).by_name({"all_params": "parameters", "allowed": "mask"})
+    return Step(gpu, calls, new, constants=_WITHOUT | TokenArguments._field_defaults)
+
+
+_sample = Operator(
+    "logits parameters slots positions mask out status", _prepare_records, maxsize=256
+)

@@ -10,10 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from spaninfer_kernel_launch import (
     BEFORE_HOPPER,
     Call,
+    Derived,
     FileCache,
     Gpu,
     Kernel,
     Launch,
+    NamedCalls,
     clusters_at_once,
     compile_variant,
     load,
@@ -178,6 +180,10 @@ class PreparedSample:
         """Launch sample_tokens alone on the stream with this handle, the default one included."""
         if self._sample is not None:
             self._sample(handle, arguments)
+
+    def by_name(self, names: Mapping[str, str], **derived: Derived) -> NamedCalls:
+        """Return sample_tokens alone, its values named as its arguments but for these."""
+        return NamedCalls(((self._sample, names),) if self._sample else (), derived)
 
     def _addresses(self, batch: SampleBatch) -> _Addresses:
         """Return addresses; a workspace holds a bit per changed logit, then processed logits."""

@@ -16,8 +16,7 @@ those of up: out[M N/2] = act(gate) * up. The same arguments give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,23 +25,20 @@ from spaninfer_kernel_launch import (
     DTypeError,
     FileCache,
     Gpu,
+    Operator,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     gpu_of,
-    inspect_arrays,
     match,
-    pointer_of,
-    prepared_once,
-    stream_handle,
+    new_results,
+    numpy_dtype,
     view_at,
 )
 
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.codes import CODES, Code, code_type
-from spaninfer_kernels_cuda.gemm.kernels import Addresses
 from spaninfer_kernels_cuda.gemm.prepared import (
     BLOCK,
     Codes,
@@ -121,44 +117,15 @@ def scaled_gemm(
     Scales of two axes are those of blocks. Without `out`, the result is a new array of `dtype`.
     Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
-    given = _Arrays(x, weight, x_scales, weight_scales, bias, residual, out)
-    addresses, specs = inspect_arrays(*given)
-    at = _Arrays(*addresses)
-    step, allocate = _checked(gate, np.dtype(dtype), specs)  # type: ignore[call-overload]
-    handle = stream_handle(stream, x)
-    memory, *new = allocate(handle)
-    workspace, to = pointer_of(memory), at.out
-    if out is None:
-        (out,) = new
-        to = pointer_of(out)
-    if step.uses_flags:
-        step.start_clear(handle, workspace)
-    scales = at.x_scales, at.weight_scales
-    step.start(handle, Addresses(to, at.x, at.weight, at.bias, at.residual, workspace, *scales))
-    return out
+    arrays = x, weight, x_scales, weight_scales, bias, residual, out
+    new = _scaled_gemm.start((gate, dtype), arrays, stream=stream)
+    return new[0] if out is None else out
 
 
-class _Arrays(NamedTuple):
-    """The arrays of a GEMM, None for those it does not have; then their addresses and specs."""
-
-    x: Any
-    weight: Any
-    x_scales: Any
-    weight_scales: Any
-    bias: Any = None
-    residual: Any = None
-    out: Any = None
-
-
-@prepared_once(1024)
-def _checked(
-    gate: Act | None, dtype: np.dtype[Any], each_spec: tuple[ArraySpec, ...]
-) -> tuple[PreparedGemm, Callable[[int], tuple[Any, ...]]]:
-    """Return the GEMM of arrays with these specs, and the allocator of workspace and result."""
-    specs = _Arrays(*each_spec)
-    views = {
-        name: view_at(spec) for name, spec in specs._asdict().items() if spec and name != "out"
-    }
+def _prepare_call(options: tuple[Act | None, Any], given: dict[str, ArraySpec]) -> Step:
+    """Return the GEMM of arrays with these specs; options are gate and element type."""
+    gate, dtype = options[0], numpy_dtype(options[1])
+    views = {name: view_at(spec) for name, spec in given.items() if name != "out"}
     sizes = match(x=(views["x"], "M K"), weight=(views["weight"], "N K"))
     shape = Shape(sizes["M"], sizes["N"], sizes["K"])
     codes = Codes(
@@ -175,14 +142,12 @@ def _checked(
     check_aligned(_ALIGNMENT, x=views["x"], weight=views["weight"])
     check_aligned(_PAIR_BYTES, **views)
     gpu = gpu_of(**views)
-    step = prepare(shape, codes, dtype=dtype, gpu=gpu, gate=gate)
-    result = ("out", (shape.rows, columns), dtype, _ALIGNMENT)
-    check_results((specs.out,), gpu, result)
-    workspace = ("workspace", (step.workspace_bytes,), np.uint8, _ALIGNMENT)
-    new = () if specs.out else (result,)
-    return step, allocator(specs.x, gpu, workspace, *new)
+    product = prepare(shape, codes, dtype=dtype, gpu=gpu, gate=gate)
+    new = new_results(given, gpu, ("out", (shape.rows, columns), dtype, _ALIGNMENT))
+    return product.step(gpu, new)
 
 
+_scaled_gemm = Operator("x weight x_scales weight_scales bias residual out", _prepare_call)
 _SCALES = ("x_scales", "weight_scales")
 
 

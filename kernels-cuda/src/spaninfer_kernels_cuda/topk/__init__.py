@@ -8,9 +8,8 @@ Rows x[T V] of float32, float16 or bfloat16, the elements of a row contiguous, r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -23,21 +22,21 @@ from spaninfer_kernel_launch import (
     Int32,
     Int64,
     Launch,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
+    new_results,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -129,10 +128,10 @@ class PreparedTopK:
     k: int
     workspace_bytes: int
     division: Division | None
-    _short: Call[ShortArguments] | None
-    _long: tuple[Call[BoundArguments], Call[FilterArguments]] | None
-    _offers: int  # offset in the workspace, in bytes
-    _lists: int  # likewise
+    short: Call[ShortArguments] | None
+    long: tuple[Call[BoundArguments], Call[FilterArguments]] | None
+    offers: int  # offset in the workspace, in bytes
+    lists: int  # likewise
 
     def launch(
         self,
@@ -149,13 +148,13 @@ class PreparedTopK:
 
     def start(self, handle: int, x: int, values: int, indices: int, workspace: int) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._short is not None:
-            self._short(handle, ShortArguments(values, indices, x))
-        if self._long is not None:
-            bound, collect = self._long
-            offers = workspace + self._offers
+        if self.short is not None:
+            self.short(handle, ShortArguments(values, indices, x))
+        if self.long is not None:
+            bound, collect = self.long
+            offers = workspace + self.offers
             bound(handle, BoundArguments(workspace, offers, x))
-            lists = workspace + self._lists
+            lists = workspace + self.lists
             collect(handle, FilterArguments(values, indices, workspace, offers, lists, x))
 
 
@@ -214,10 +213,10 @@ def prepare(
         k=k,
         workspace_bytes=_workspace_bytes(rows, division),
         division=division,
-        _short=short,
-        _long=long,
-        _offers=offers,
-        _lists=offers + rows * num_offers * _KEY_BYTES,
+        short=short,
+        long=long,
+        offers=offers,
+        lists=offers + rows * num_offers * _KEY_BYTES,
     )
 
 
@@ -261,36 +260,32 @@ def topk(
     `out`, a pair, the results are new arrays. Raises ShapeError, DTypeError or DeviceError for
     arguments that do not fit.
     """
-    (at, values_at, indices_at), specs = inspect_arrays(x, *(out or (None, None)))
-    step, allocate = _checked(k, sorted, *specs)
-    handle = stream_handle(stream, x)
-    workspace, *new = allocate(handle)
-    if out is None:
-        out = values, indices = new[0], new[1]
-        values_at, indices_at = pointer_of(values), pointer_of(indices)
-    step.start(handle, at, values_at, indices_at, pointer_of(workspace))
-    return out
+    new = _topk.start((k, sorted), (x, *(out or (None, None))), stream=stream)
+    return out or new
 
 
-@prepared_once(256)
-def _checked(
-    k: int, sorted: bool, spec: ArraySpec, values: ArraySpec, indices: ArraySpec
-) -> tuple[PreparedTopK, Callable[[int], tuple[Any, ...]]]:
-    """Return the top-k of arrays with these specs, and the allocator of workspace and results."""
-    x = view_at(spec)
+def _prepare_call(options: tuple[int, bool], given: dict[str, ArraySpec]) -> Step:
+    """Return the top-k of arrays with these specs; options are k, and if it is sorted."""
+    (k, sorted), x = options, view_at(given["x"])
     rows, length = match(x=(x, "T V")).values()
     gpu = gpu_of(x=x)
     if rows and length > 1 and x.strides[1] != 1:
         raise ShapeError(f"x: the elements of a row must be contiguous, got strides {x.strides}")
     stride, dtype = x.strides[0], x.dtype
-    step = prepare(
+    best = prepare(
         rows=rows, length=length, k=k, dtype=dtype, gpu=gpu, sorted=sorted, row_stride=stride
     )
-    results = (("values", (rows, k), dtype, 1), ("indices", (rows, k), np.dtype(np.int32), 1))
-    check_results((values, indices), gpu, *results)
-    workspace = ("workspace", (step.workspace_bytes,), np.dtype(np.uint8), _KEY_BYTES)
-    return step, allocator(spec, gpu, workspace, *(() if values else results))
+    new = new_results(
+        given, gpu, ("values", (rows, k), dtype, 1), ("indices", (rows, k), np.dtype(np.int32), 1)
+    )
+    if best.long is None:
+        return Step(gpu, NamedCalls.of(best.short), new)
+    offers, lists = best.offers.__add__, best.lists.__add__
+    calls = NamedCalls.of(*best.long, offers=("rows", offers), lists=("rows", lists))
+    return Step(gpu, calls, new, (("rows", (best.workspace_bytes,), np.uint8, _KEY_BYTES),))
 
+
+_topk = Operator("x values indices", _prepare_call, maxsize=256)
 
 VARIANTS: tuple[Variant, ...] = tuple(
     variant_for(dtype, sorted=sorted)

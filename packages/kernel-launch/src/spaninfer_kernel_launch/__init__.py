@@ -23,10 +23,32 @@ from spaninfer_kernel_launch.errors import (
 from spaninfer_kernel_launch.framework import numpy_dtype
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
 from spaninfer_kernel_launch.head import HeadDivision, divide_head
-from spaninfer_kernel_launch.launch import Call, Launch, blocks_at_once, clusters_at_once
-from spaninfer_kernel_launch.memory import Array, Result, allocator, check_results
+from spaninfer_kernel_launch.launch import (
+    Call,
+    Launch,
+    Launches,
+    blocks_at_once,
+    clusters_at_once,
+)
+from spaninfer_kernel_launch.memory import (
+    Allocate,
+    Array,
+    Result,
+    allocator,
+    check_results,
+    new_results,
+)
 from spaninfer_kernel_launch.module import Kernel, load
 from spaninfer_kernel_launch.old_names import renamed
+from spaninfer_kernel_launch.operator import (
+    NOT_GIVEN,
+    Derived,
+    NamedCalls,
+    Operator,
+    Preparations,
+    RenamedCall,
+    Step,
+)
 from spaninfer_kernel_launch.report import CompileReport
 from spaninfer_kernel_launch.requests import (
     KernelRequest,
@@ -51,6 +73,7 @@ from spaninfer_kernel_launch.timing import Timing, captured, new_stream, record,
 from spaninfer_kernel_launch.toolchain import compiler_version
 from spaninfer_kernel_launch.variant import ARCHITECTURES, BEFORE_HOPPER, WITH_BFLOAT16, Variant
 from spaninfer_kernel_launch.view import (
+    ADDRESS,
     ArraySpec,
     Device,
     View,
@@ -59,15 +82,19 @@ from spaninfer_kernel_launch.view import (
     check_rows,
     inspect_array,
     inspect_arrays,
+    inspect_or_addresses,
     pointer_of,
     view_at,
     view_of,
 )
 
 __all__ = [
+    "ADDRESS",
     "ARCHITECTURES",
     "BEFORE_HOPPER",
+    "NOT_GIVEN",
     "WITH_BFLOAT16",
+    "Allocate",
     "Array",
     "ArraySpec",
     "Call",
@@ -77,6 +104,7 @@ __all__ = [
     "Compiled",
     "CompilerMissing",
     "DTypeError",
+    "Derived",
     "Device",
     "DeviceError",
     "DriverError",
@@ -93,15 +121,21 @@ __all__ = [
     "KernelError",
     "KernelRequest",
     "Launch",
+    "Launches",
+    "NamedCalls",
     "NoArguments",
     "NotCompiled",
+    "Operator",
     "OutOfMemory",
     "Pointer",
+    "Preparations",
+    "RenamedCall",
     "Result",
     "ShapeError",
     "Signature",
     "SignatureError",
     "Source",
+    "Step",
     "StreamMissing",
     "TensorMap",
     "Timing",
@@ -130,8 +164,10 @@ __all__ = [
     "gpu_of",
     "inspect_array",
     "inspect_arrays",
+    "inspect_or_addresses",
     "load",
     "match",
+    "new_results",
     "new_stream",
     "numpy_dtype",
     "pairwise_cover",

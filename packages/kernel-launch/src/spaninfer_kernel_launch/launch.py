@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from struct import Struct, calcsize, pack_into
+from struct import Struct, calcsize
 from threading import Lock
-from typing import Any, Final, Generic
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from spaninfer_kernel_launch.driver import call_driver, driver, refusal
-from spaninfer_kernel_launch.errors import ShapeError
+from spaninfer_kernel_launch.errors import ShapeError, SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.module import Kernel
-from spaninfer_kernel_launch.signature import ArgumentsT, NoArguments
+from spaninfer_kernel_launch.signature import ArgumentsT, NoArguments, parameters_of
 from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
 _MAX_THREADS = 1024
@@ -53,12 +54,86 @@ class Launch:
             raise ShapeError(f"a grid of {self.grid} blocks is not made of {self.cluster} clusters")
 
 
-class Call(Generic[ArgumentsT]):
+Renamed: TypeAlias = Mapping[str, str]
+"""By the name of a kernel's parameter: that of its value, where that is another one."""
+
+_NO_NAMES: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Launches:
+    """Calls that read one tuple of values: `launches(stream, values)` packs it and starts them all.
+
+    A kernel's arguments are found by name among `names`, those of the values, or in `constants`.
+    Values that no kernel reads are addresses. Raises SignatureError for arguments in neither and
+    where kernels read a value as different types. All of it goes through the driver alone, so
+    launches are captured into CUDA graphs like any other. Threads may share one.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[tuple[Call[Any], Renamed]],
+        names: Sequence[str],
+        constants: Mapping[str, Any] = _NO_NAMES,
+    ) -> None:
+        read = [arguments_of(call, renamed) for call, renamed in calls]
+        _check_found(calls, {*names, *constants})
+        codes = _codes_of(names, read)
+        packer = Struct(f"@{''.join(codes)}")
+        values = ctypes.create_string_buffer(packer.size)
+        start = ctypes.addressof(values)
+        places = dict(zip(names, (start + begin for begin in _begins(codes)), strict=True))
+        self._pack = partial(packer.pack_into, values, 0)
+        self._held: list[object] = []  # memory that the driver reads
+        self._kernels = []
+        for (call, _), arguments in zip(calls, read, strict=True):
+            given = [
+                places[name] if name in places else self._hold(code, constants[name])
+                for name, code in arguments
+            ]
+            given += map(self._hold, _codes(call.kernel.signature.constants), call.constants)
+            pointers = (ctypes.c_void_p * len(given))(*given)
+            self._held.append(pointers)
+            config = _config(call.launch, call.kernel.gpu)
+            function = driver().CUfunction(call.kernel.handle)
+            entry = call.kernel.signature.entry
+            self._kernels.append((config, function, ctypes.addressof(pointers), entry))
+        self._stream = _NO_STREAM
+        self._launch = driver().cuLaunchKernelEx
+        self._gpu = calls[0][0].kernel.gpu
+        self._lock = Lock()  # the values lie in one place, and the driver is called without the GIL
+
+    def start(self, stream: int, values: Iterable[Any]) -> None:
+        """Start the kernels on the stream with this handle. Raises DriverError where it cannot."""
+        # A special stream is that of the context which is current.
+        if stream <= _LAST_SPECIAL_STREAM and not self._gpu.is_current:
+            with self._gpu.current():
+                self.start(stream, values)
+            return
+        self._lock.acquire()  # half the time of a with statement
+        try:
+            self._pack(*values)
+            if stream != self._stream:
+                for config, *_ in self._kernels:
+                    config.hStream = stream
+                self._stream = stream
+            for config, function, pointers, entry in self._kernels:
+                (status,) = self._launch(config, function, pointers, 0)
+                if status:
+                    raise refusal(f"launch of {entry}", status)
+        finally:
+            self._lock.release()
+
+    def _hold(self, code: str, value: Any) -> int:
+        """Return the address of a constant, which is kept."""
+        memory = ctypes.create_string_buffer(Struct(f"@{code}").pack(value))
+        self._held.append(memory)
+        return ctypes.addressof(memory)
+
+
+class Call(Launches, Generic[ArgumentsT]):
     """A kernel with its launch: `call(stream, arguments)` only packs arguments and starts it.
 
     `constants` are the kernel's last parameters, the same in every call (`Signature.constants`).
-    All of it goes through the driver alone, so calls are captured into CUDA graphs like any other.
-    Threads may share a Call.
     """
 
     def __init__(
@@ -67,46 +142,52 @@ class Call(Generic[ArgumentsT]):
         launch: Launch,
         constants: tuple[Any, ...] = NO_ARGUMENTS,
     ) -> None:
-        signature = kernel.signature
-        assert type(constants) is signature.constants, (signature.entry, type(constants))
+        assert type(constants) is kernel.signature.constants, (kernel.signature, type(constants))
         kernel.allow_shared(launch.shared_bytes)
         kernel.allow_cluster(prod(launch.cluster))
-        codes = [parameter.type.code for parameter in signature.parameters]
-        begins = _begins(codes)
-        taken = len(codes) - len(constants)
-        self._values = ctypes.create_string_buffer(calcsize(f"@{''.join(codes)}"))
-        self._pack = partial(Struct(f"@{''.join(codes[:taken])}").pack_into, self._values, 0)
-        for begin, code, value in zip(begins[taken:], codes[taken:], constants, strict=True):
-            pack_into(code, self._values, begin, value)
-        start = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * len(begins))(*(start + begin for begin in begins))
-        self._address = ctypes.addressof(self._pointers)
-        self._config = _config(launch, kernel.gpu)
-        self._stream = _NO_STREAM
-        self._function = driver().CUfunction(kernel.handle)
-        self._start = driver().cuLaunchKernelEx
-        self._gpu = kernel.gpu
-        self._entry = signature.entry
-        self._lock = Lock()  # the values lie in one place, and the driver is called without the GIL
+        self.kernel, self.launch, self.constants = kernel, launch, constants
+        self.names = [parameter.name for parameter in parameters_of(kernel.signature.arguments)]
+        super().__init__([(self, {})], self.names)
 
-    def __call__(self, stream: int, arguments: ArgumentsT) -> None:
-        """Start the kernel on the stream with this handle. Raises DriverError where it cannot."""
-        # A special stream is that of the context which is current.
-        if stream <= _LAST_SPECIAL_STREAM and not self._gpu.is_current:
-            with self._gpu.current():
-                self(stream, arguments)
-            return
-        with self._lock:
-            self._pack(*arguments)
-            if stream != self._stream:
-                self._config.hStream = self._stream = stream
-            (status,) = self._start(self._config, self._function, self._address, 0)
-        if status:
-            raise refusal(f"launch of {self._entry}", status)
+    if TYPE_CHECKING:
+
+        def __call__(self, stream: int, arguments: ArgumentsT) -> None:
+            """Start the kernel on the stream with this handle."""
+
+    else:
+        __call__ = Launches.start
+
+
+def _codes(arguments: type[tuple[Any, ...]]) -> list[str]:
+    return [parameter.type.code for parameter in parameters_of(arguments)]
+
+
+def arguments_of(call: Call[Any], renamed: Renamed) -> list[tuple[str, str]]:
+    """Return the names of a call's values, and the codes of their types."""
+    codes = _codes(call.kernel.signature.arguments)
+    return [(renamed.get(name, name), code) for name, code in zip(call.names, codes, strict=True)]
+
+
+def _check_found(calls: Sequence[tuple[Call[Any], Renamed]], found: Set[str]) -> None:
+    """Raise SignatureError where an argument of a call has no value."""
+    for call, renamed in calls:
+        for name, _ in arguments_of(call, renamed):
+            if name not in found:
+                entry = call.kernel.signature.entry
+                raise SignatureError(f"kernel {entry}: no value is named {name}")
+
+
+def _codes_of(names: Sequence[str], read: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
+    """Return the codes of values' types; where kernels do not agree, raise SignatureError."""
+    codes: dict[str, str] = {}
+    for name, code in (argument for arguments in read for argument in arguments):
+        if codes.setdefault(name, code) != code:
+            raise SignatureError(f"kernels read {name} as {codes[name]!r} and as {code!r}")
+    return [codes.get(name, "P") for name in names]
 
 
 def _begins(codes: Sequence[str]) -> list[int]:
-    """Return where each parameter begins: the C rules of alignment, which CUDA shares."""
+    """Return where each value begins, aligned as C does."""
     return [
         calcsize(f"@{''.join(codes[: n + 1])}") - calcsize(f"@{code}")
         for n, code in enumerate(codes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,13 @@ from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory
 from spaninfer_kernel_launch.framework import dtype_in_torch, torch
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.stream import current_of_torch
-from spaninfer_kernel_launch.view import ArraySpec, Device, check_aligned, check_dense, view_at
+from spaninfer_kernel_launch.view import (
+    ArraySpec,
+    check_aligned,
+    check_dense,
+    is_of_torch,
+    view_at,
+)
 
 
 class Array:
@@ -71,31 +77,40 @@ Result: TypeAlias = tuple[str, tuple[int, ...], object, int]
 """A result: its name in messages, shape, element type, and alignment in bytes."""
 
 
-def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Callable[[int], tuple[Any, ...]]:
-    """Return a function from a stream's handle to new arrays for results, in that stream's order.
+class Allocate(Protocol):
+    """A function from a stream's handle to new arrays, in that stream's order."""
+
+    def __call__(self, stream: int, is_current: bool = False) -> tuple[Any, ...]:
+        """Return the arrays; `is_current` says that the stream is the framework's current one."""
+
+
+def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Allocate:
+    """Return what allocates results.
 
     Tensors where `like` is the spec of a torch tensor, else each an `Array`.
     """
-    if not isinstance(like[3], Device):
+    if is_of_torch(like):
         return _tensors(like[3], results)
     kinds = [(shape, dtype) for _, shape, dtype, _ in results]
-    return lambda stream: tuple([Array(shape, dtype, gpu, stream) for shape, dtype in kinds])
+
+    def make(stream: int, is_current: bool = False) -> tuple[Any, ...]:  # noqa: ARG001
+        return tuple([Array(shape, dtype, gpu, stream) for shape, dtype in kinds])
+
+    return make
 
 
-def _tensors(index: int, results: tuple[Result, ...]) -> Callable[[int], tuple[Any, ...]]:
+def _tensors(index: int, results: tuple[Result, ...]) -> Allocate:
     """Return an allocator of torch tensors on GPU `index`: 0.7 µs each, an `Array` takes 8."""
     cuda, current = torch().cuda, current_of_torch()
     current_gpu, empty = _current_gpu_of_torch(), _empty_of_torch(index)
-    shapes = [shape for _, shape, _, _ in results]
-    strides = [dense_strides(shape) for shape in shapes]
-    dtypes = [dtype_in_torch(dtype) for _, _, dtype, _ in results]
+    kinds = [(shape, dense_strides(shape), dtype_in_torch(dtype)) for _, shape, dtype, _ in results]
 
-    def make(stream: int) -> tuple[Any, ...]:
+    def make(stream: int, is_current: bool = False) -> tuple[Any, ...]:
         # Torch hands memory out on its current GPU, in the order of its current stream there.
-        if stream == current(index) and index == current_gpu():
-            return tuple(map(empty, shapes, strides, dtypes))
+        if (is_current or stream == current(index)) and index == current_gpu():
+            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
         with cuda.stream(cuda.ExternalStream(stream, device=index)):
-            return tuple(map(empty, shapes, strides, dtypes))
+            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
 
     return make
 
@@ -142,6 +157,16 @@ def check_results(given: tuple[ArraySpec, ...], gpu: Gpu, *results: Result) -> N
             )
 
 
+def new_results(given: Mapping[str, ArraySpec], gpu: Gpu, *results: Result) -> tuple[Result, ...]:
+    """Return the results to allocate: all, or none where arrays for them are given by name.
+
+    Raises what `check_results` does.
+    """
+    specs = tuple(given.get(name, ()) for name, *_ in results)
+    check_results(specs, gpu, *results)
+    return () if any(specs) else results
+
+
 class Memory:
     """Bytes on a GPU from the driver's stream-ordered pool; pointer 0 where there are none."""
 
@@ -150,7 +175,7 @@ class Memory:
         self.stream = stream
         self.pointer = 0
         if num_bytes:
-            self.pointer = _take(num_bytes, gpu, stream)
+            self.pointer = take_memory(num_bytes, gpu, stream)
 
     def __del__(self) -> None:
         """Give the bytes back; at exit the driver may be gone already."""
@@ -171,7 +196,8 @@ class Memory:
         self.stream = stream
 
 
-def _take(num_bytes: int, gpu: Gpu, stream: int) -> int:
+def take_memory(num_bytes: int, gpu: Gpu, stream: int) -> int:
+    """Return the address of memory, in the stream's order. Raises OutOfMemory without any."""
     with gpu.current():
         try:
             return int(call_driver(driver().cuMemAllocAsync, num_bytes, stream))

@@ -43,6 +43,8 @@ class KernelRequest:
 
 _cached_only: ContextVar[bool] = ContextVar("_cached_only", default=False)
 _recorded: ContextVar[set[KernelRequest] | None] = ContextVar("_recorded", default=None)
+recorded: Final = _recorded.get
+"""Returns the requests recorded so far; None where kernels are compiled."""
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(prepare)
         def prepare_once(*arguments: Any) -> T:
-            if _recorded.get() is None:
+            if recorded() is None:
                 return kept(*arguments)
             return anew(*arguments)
 
@@ -98,7 +100,7 @@ def prepared_once(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 def record_request(request: KernelRequest) -> bool:
     """Record a request where kernels are being recorded; return whether they are."""
-    recorded = _recorded.get()
-    if recorded is not None:
-        recorded.add(request)
-    return recorded is not None
+    requests = recorded()
+    if requests is not None:
+        requests.add(request)
+    return requests is not None

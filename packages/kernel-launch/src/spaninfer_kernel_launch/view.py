@@ -131,7 +131,7 @@ ArraySpec: TypeAlias = tuple[Any, ...]
 The device of a torch tensor on a GPU is its number.
 """
 
-_GRAIN: Final = 16  # bytes: the largest alignment that a kernel requires
+ALIGNMENT: Final = 16  # bytes: the largest that a kernel requires
 
 
 def inspect_array(array: Any) -> tuple[int, ArraySpec]:
@@ -167,7 +167,7 @@ def _inspect_torch(x: Any) -> tuple[int, ArraySpec]:
     pointer = x.data_ptr()
     # A number is hashed and compared in a tenth of a torch.device's time.
     device = x.get_device() if x.is_cuda else x.device
-    return pointer, (x.shape, x.stride(), x.dtype, device, pointer % _GRAIN)
+    return pointer, (x.shape, x.stride(), x.dtype, device, pointer % ALIGNMENT)
 
 
 def _spec_of_torch(x: Any) -> ArraySpec:
@@ -176,11 +176,29 @@ def _spec_of_torch(x: Any) -> ArraySpec:
 
 def _inspect_any(array: Any) -> tuple[int, ArraySpec]:
     view = view_of(array)
-    low = view.pointer % _GRAIN
+    low = view.pointer % ALIGNMENT
     return view.pointer, (view.shape, view.strides, view.dtype, view.device, low)
 
 
 _INSPECTORS: dict[type, Callable[[Any], tuple[int, ArraySpec]]] = {type(None): lambda _: (0, ())}
+
+
+ADDRESS: Final[ArraySpec] = ("address",)
+"""The spec of an array that is given as its address alone, and cannot be checked."""
+
+
+def inspect_or_addresses(*arrays: Any) -> tuple[list[int], tuple[ArraySpec, ...]]:
+    """Return what `inspect_arrays` does, of arrays or addresses."""
+    if int not in map(type, arrays):
+        return inspect_arrays(*arrays)
+    found = [(x, ADDRESS) if isinstance(x, int) else inspect_array(x) for x in arrays]
+    addresses, specs = zip(*found, strict=True)
+    return list(addresses), specs
+
+
+def is_of_torch(spec: ArraySpec) -> bool:
+    """Return whether a spec is that of a torch tensor."""
+    return spec != ADDRESS and not isinstance(spec[3], Device)
 
 
 def view_at(spec: ArraySpec, pointer: int | None = None, owner: object = None) -> View:

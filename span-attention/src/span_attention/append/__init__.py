@@ -9,25 +9,24 @@ element type, or codes, which are quantised from the unrounded results of norm a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from spaninfer_kernel_launch import (
     ArraySpec,
     Call,
     FileCache,
     Gpu,
+    NamedCalls,
+    Operator,
     ShapeError,
-    allocator,
-    check_results,
+    Step,
     compile_variant,
     divide_head,
     gpu_of,
-    inspect_arrays,
     load,
+    new_results,
     pointer_of,
-    prepared_once,
     renamed,
     stream_handle,
     user_cache,
@@ -68,7 +67,7 @@ class PreparedAppend:
     heads: int
     rotary_len: int
     workspace_bytes: int
-    _call: Call[AppendArguments] | None
+    call: Call[AppendArguments] | None
 
     def launch(
         self,
@@ -99,8 +98,8 @@ class PreparedAppend:
 
     def start(self, handle: int, arguments: AppendArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def _arguments(addresses: Iterable[int], spans: Spans, norm: HeadNorm) -> AppendArguments:
@@ -185,7 +184,7 @@ def prepare(
     dense = (heads * layout.key_size, kv_heads * layout.key_size, kv_heads * layout.value_size)
     sizes = _sizes(layout, heads, row_strides or dense)
     call = Call(load(compiled, gpu, APPEND_ROWS), grid, sizes) if grid else None
-    return PreparedAppend(layout, rows, heads, rotated, workspace_bytes=0, _call=call)
+    return PreparedAppend(layout, rows, heads, rotated, workspace_bytes=0, call=call)
 
 
 def append(
@@ -207,54 +206,40 @@ def append(
     must ensure it. Raises ShapeError, DTypeError or DeviceError for arguments that do not fit.
     """
     rotated, norm = rotary or _NO_ROTARY, head_norm or _NO_NORM
-    at, specs = inspect_arrays(
-        query,
-        key,
-        value,
-        slot_mapping,
-        rotated.cosine,
-        rotated.sine,
-        norm.query_weight,
-        norm.key_weight,
-        out,
+    arrays = (
+        *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
+        *(norm.query_weight, norm.key_weight, out),
     )
-    rotation = rotated.len, rotated.interleaved
-    step, allocate = _checked(spans.layout, rotation, spans.cache_spec, specs)
-    handle = stream_handle(stream, query)
-    if out is None:
-        (out,) = allocate(handle)
-        at[-1] = pointer_of(out)
-    step.start(handle, _arguments(at, spans, norm))
-    return out
+    options = spans.layout, rotated.len, rotated.interleaved, spans.cache_spec
+    numbers = *spans.places, *spans.scale_places, norm.eps, norm.weight_offset
+    new = _append.start(options, arrays, numbers, stream)
+    return new[0] if out is None else out
 
 
-_NAMES = (
-    *("query", "key", "value", "slot_mapping"),
-    *("cosine", "sine", "query_weight", "key_weight"),
-)
+def _prepare_call(
+    options: tuple[SpanLayout, int, bool, ArraySpec], given: dict[str, ArraySpec]
+) -> Step:
+    """Return the append of arrays with these specs.
 
-
-@prepared_once(1024)
-def _checked(
-    layout: SpanLayout,
-    rotary: tuple[int, bool],
-    cache: ArraySpec,
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedAppend, Callable[[int], tuple[Any, ...]]]:
-    """Return the append of arrays with these specs, and the allocator of rotated queries."""
-    *read, out = specs
-    given = {name: view_at(spec) for name, spec in zip(_NAMES, read, strict=True) if spec}
-    length, interleaved = rotary
-    views = check(given, layout, length)
+    Options are the layout, how many elements are rotated and if interleaved, the cache's spec.
+    """
+    layout, length, interleaved, cache = options
+    views = check({name: view_at(given[name]) for name in given if name != "out"}, layout, length)
     num_rows, heads, _ = views["query"].shape
     gpu = gpu_of(**views, cache=view_at(cache))
-    options = AppendOptions("query_weight" in views, interleaved, length, views["query"].dtype)
+    asked = AppendOptions("query_weight" in views, interleaved, length, views["query"].dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])
-    step = prepare(options, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
+    step = prepare(asked, layout, rows=num_rows, heads=heads, gpu=gpu, row_strides=strides)
     result = ("out", (num_rows, heads, layout.key_size), views["query"].dtype, ALIGNMENT)
-    check_results((out,), gpu, result)
-    return step, allocator(specs[0], gpu, result)
+    calls = ((step.call, {"query_out": "out"}),) if step.call else ()
+    return Step(gpu, NamedCalls(calls), new_results(given, gpu, result))
 
+
+_append = Operator(
+    "query key value slot_mapping cosine sine query_weight key_weight out",
+    _prepare_call,
+    numbers="keys values key_scales value_scales eps weight_offset",
+)
 
 __getattr__ = renamed(__name__, Form=("AppendOptions", AppendOptions))

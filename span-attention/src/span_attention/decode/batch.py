@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    Allocate,
     ArraySpec,
+    Operator,
+    Preparations,
     Result,
     ShapeError,
+    Step,
     View,
     allocator,
     check_dense,
     check_rows,
     get_gpu,
     gpu_of,
-    inspect_array,
     match,
     numpy_dtype,
     pointer_of,
@@ -25,21 +27,29 @@ from spaninfer_kernel_launch import (
     view_at,
 )
 
-from span_attention.decode.kernels import AttendArguments
 from span_attention.decode.prepared import PreparedDecode, prepare
 from span_attention.decode.tuning import Tuning, places
 from span_attention.decode.variant import DecodeOptions
 from span_attention.layout import SpanLayout
-from span_attention.operands import check_spans, operands_of
+from span_attention.lse import pair_of
+from span_attention.operands import check_operands, check_spans
 from span_attention.spans import Spans
+
+
+class _Asked(NamedTuple):
+    """What a batch is made for."""
+
+    options: DecodeOptions
+    layout: SpanLayout
+    num_heads: int
+    tuning: Tuning | None
 
 
 class _Step(NamedTuple):
     """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
     prepared: PreparedDecode
-    addresses: tuple[int, ...]  # as AttendArguments has them, from `span_tables` to `parts`
-    sizes: tuple[int, ...]  # likewise, from `window` to `table_stride`
+    numbers: tuple[int, ...]  # as runs name them, from `span_tables` to `table_stride`
     held: tuple[object, ...]
 
 
@@ -70,10 +80,7 @@ class BatchDecode:
         lse: bool = False,
         tuning: Tuning | None = None,
     ) -> None:
-        self._layout, self._num_heads, self._tuning = layout, num_heads, tuning
-        self._options = DecodeOptions(numpy_dtype(dtype), lse)
-        self._sizes = num_heads // layout.kv_heads, layout.kv_heads, _shift(layout.span_len)
-        self._strides = layout.span_stride, *_head_strides(layout)
+        self._asked = _Asked(DecodeOptions(numpy_dtype(dtype), lse), layout, num_heads, tuning)
         self._memory: tuple[Any, ...] = ()
         self._step: _Step | None = None
 
@@ -98,22 +105,16 @@ class BatchDecode:
         when the step is planned: seq_lens, tables, and keys and values of all tokens but the last
         of each sequence. Steps that append several tokens of one sequence belong to `BatchPrefill`.
         """
-        (lens_at, lens), (tables_at, tables) = inspect_array(seq_lens), inspect_array(span_tables)
-        rows_at, rows = inspect_array(table_rows)
-        specs = (lens, tables, rows)
-        key = (self._options, self._layout, self._num_heads, self._tuning, specs)
-        prepared, table_stride, allocate = _prepared_for(*key)
+        given = seq_lens, span_tables, table_rows
+        addresses, (prepared, table_stride, allocate) = _plans.find(self._asked, given)
         handle = stream_handle(stream, seq_lens)
         if self._step is None or self._step.prepared is not prepared:
             self._memory = allocate(handle)
         plan, workspace = map(pointer_of, self._memory)
+        lens_at, tables_at, rows_at = addresses if len(addresses) == 3 else (*addresses, 0)
         window = window or 0
-        self._step = _Step(
-            prepared=prepared,
-            addresses=(tables_at, rows_at, lens_at, plan, workspace),
-            sizes=(window, prepared.requests, *self._sizes, table_stride),
-            held=(seq_lens, span_tables, table_rows),
-        )
+        numbers = tables_at, rows_at, lens_at, plan, workspace, window, table_stride
+        self._step = _Step(prepared, numbers, held=given)
         prepared.plan(handle, plan, lens_at, window)
 
     def run(
@@ -137,34 +138,64 @@ class BatchDecode:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
-        prepared = step.prepared
-        check_spans(prepared, spans)
-        at = operands_of(prepared, prepared.requests, query, (alibi_slopes, sinks), out, stream)
-        caches = *spans.places, *spans.scale_places, at.alibi_slopes, at.sinks
-        numbers = softmax_scale, softcap or 0.0, *step.sizes
-        strides = at.query_stride, *self._strides
-        # In the kernel's order: 28 keywords would take 2 of a call's 15 us.
-        arguments = AttendArguments._make(
-            (at.out, at.query, *step.addresses, *caches, *numbers, *strides, at.lse)
-        )
-        prepared.attend(at.stream, arguments)
-        return at.result
+        check_spans(step.prepared, spans)
+        with_lse = self._asked.options.lse
+        to, lse = pair_of(out, lse=with_lse)
+        layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
+        arrays = query, alibi_slopes, sinks, to, lse
+        new = _run.start(step.prepared, arrays, (*step.numbers, *layer), stream)
+        return out if out is not None else new if with_lse else new[0]
 
 
-def _shift(size: int) -> int:
-    """Return log2 of a power of two."""
-    return size.bit_length() - 1
-
-
-def _head_strides(layout: SpanLayout) -> tuple[int, int, int, int]:
-    """Return the bytes from head to head of keys, values, and the scales of both."""
-    keys, values, key_scales, value_scales = places(layout)
-    return (
-        keys.head_stride,
-        values.head_stride,
-        key_scales.head_stride if key_scales else 0,
-        value_scales.head_stride if value_scales else 0,
+def _prepare_plan(
+    asked: _Asked, given: dict[str, ArraySpec]
+) -> tuple[PreparedDecode, int, Allocate]:
+    """Return the decode of a step with these specs, the stride of tables, and the allocator of its
+    memory.
+    """
+    views = {name: view_at(spec) for name, spec in given.items()}
+    requests = check_step(**views)
+    gpu = gpu_of(**views)
+    prepared = _kernel_for(
+        asked.options, asked.layout, requests, asked.num_heads, gpu.index, asked.tuning
     )
+    plan: Result = ("plan", (prepared.plan_bytes,), np.uint8, 16)
+    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
+    allocate = allocator(given["seq_lens"], gpu, plan, workspace)
+    return prepared, views["span_tables"].strides[0], allocate
+
+
+_plans = Preparations("seq_lens span_tables table_rows", _prepare_plan)
+
+
+def _prepare_run(prepared: PreparedDecode, given: dict[str, ArraySpec]) -> Step:
+    """Return a run over arrays with these specs."""
+    stride, new = check_operands(prepared, prepared.requests, given)
+    layout = prepared.layout
+    keys, values, key_scales, value_scales = places(layout)
+    constants = {
+        "requests": prepared.requests,
+        "group": prepared.heads // layout.kv_heads,
+        "kv_heads": layout.kv_heads,
+        "span_shift": layout.span_len.bit_length() - 1,
+        "query_stride": stride,
+        "span_stride": layout.span_stride,
+        "key_head": keys.head_stride,
+        "value_head": values.head_stride,
+        "key_scale_head": key_scales.head_stride if key_scales else 0,
+        "value_scale_head": value_scales.head_stride if value_scales else 0,
+    }
+    return Step(prepared.gpu, prepared.attend, new, constants=constants)
+
+
+_run = Operator(
+    "query alibi_slopes sinks out lse",
+    _prepare_run,
+    numbers="span_tables table_rows seq_lens plan parts window table_stride "
+    "keys values key_scales value_scales softmax_scale softcap",
+    maxsize=2048,
+    addresses=True,
+)
 
 
 @prepared_once(256)
@@ -180,26 +211,6 @@ def _kernel_for(
     return prepare(
         options, layout, requests=requests, heads=num_heads, gpu=get_gpu(gpu), tuning=tuning
     )
-
-
-@prepared_once(1024)
-def _prepared_for(
-    options: DecodeOptions,
-    layout: SpanLayout,
-    num_heads: int,
-    tuning: Tuning | None,
-    specs: tuple[ArraySpec, ArraySpec, ArraySpec],
-) -> tuple[PreparedDecode, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the decode of a step with these specs, and the allocator of its memory."""
-    given = zip(("seq_lens", "span_tables", "table_rows"), specs, strict=True)
-    views = {name: view_at(spec) for name, spec in given if spec}
-    requests = check_step(**views)
-    gpu = gpu_of(**views)
-    prepared = _kernel_for(options, layout, requests, num_heads, gpu.index, tuning)
-    plan: Result = ("plan", (prepared.plan_bytes,), np.uint8, 16)
-    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
-    allocate = allocator(specs[0], gpu, plan, workspace)
-    return prepared, views["span_tables"].strides[0], allocate
 
 
 def check_step(seq_lens: View, span_tables: View, table_rows: View | None = None) -> int:

@@ -9,6 +9,8 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    Launches,
+    NamedCalls,
     blocks_at_once,
     compile_variant,
     load,
@@ -20,7 +22,6 @@ from span_attention.decode.kernels import (
     DECODE_ATTEND,
     DECODE_PLAN,
     AttendArguments,
-    PlanArguments,
 )
 from span_attention.decode.tuning import PLAN_THREADS, Tuning, tune
 from span_attention.decode.variant import PLAN, DecodeOptions, variant_for
@@ -43,8 +44,7 @@ class PreparedDecode:
     gpu: Gpu
     plan_bytes: int
     workspace_bytes: int
-    _blocks: int
-    _plan: Call[PlanArguments] | None
+    _plan: Launches | None
     _attend: Call[AttendArguments] | None
 
     @property
@@ -54,24 +54,13 @@ class PreparedDecode:
 
     def plan(self, handle: int, plan: int, seq_lens: int, window: int) -> None:
         """Divide the tokens of seq_lens[R] among the blocks of launches to come."""
-        if self._plan is None:
-            return
-        arguments = PlanArguments(
-            totals=plan,
-            seq_lens=seq_lens,
-            requests=self.requests,
-            items=sizes.items(self.layout, self.heads, self.tuning),
-            window=window,
-            tile_tokens=self.tuning.tile_tokens,
-            most_warps=self._blocks * self.tuning.warps,
-            most_blocks=self._blocks,
-        )
-        self._plan(handle, arguments)
+        if self._plan is not None:
+            self._plan.start(handle, (plan, seq_lens, window))
 
-    def attend(self, handle: int, arguments: AttendArguments) -> None:
-        """Launch the attention of a layer on the stream with this handle."""
-        if self._attend is not None:
-            self._attend(handle, arguments)
+    @property
+    def attend(self) -> NamedCalls:
+        """The attention of a layer."""
+        return NamedCalls.of(self._attend)
 
 
 def prepare(
@@ -94,11 +83,19 @@ def prepare(
     blocks, plan, attend = 0, None, None
     if requests:
         planner = load(compile_variant(PLAN, gpu.arch, kept), gpu, DECODE_PLAN)
-        plan = Call(planner, Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True))
         kernel = load(compile_variant(variant, gpu.arch, kept), gpu, DECODE_ATTEND)
         block = (32 * tuning.warps, 1, 1)
         blocks = blocks_at_once(kernel, Launch((1, 1, 1), block))
         attend = Call(kernel, Launch((blocks, 1, 1), block, overlaps=True))
+        planning = Call(planner, Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True))
+        constants = {
+            "requests": requests,
+            "items": sizes.items(layout, heads, tuning),
+            "tile_tokens": tuning.tile_tokens,
+            "most_warps": blocks * tuning.warps,
+            "most_blocks": blocks,
+        }
+        plan = Launches([(planning, {})], ("totals", "seq_lens", "window"), constants)
     return PreparedDecode(
         options,
         layout,
@@ -108,7 +105,6 @@ def prepare(
         gpu,
         plan_bytes=sizes.plan_bytes(requests, tuning, blocks),
         workspace_bytes=sizes.workspace_bytes(layout, tuning, blocks),
-        _blocks=blocks,
         _plan=plan,
         _attend=attend,
     )

@@ -9,9 +9,8 @@ Where no part saw a key, the output is zero and the total minus infinity.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -22,23 +21,23 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Int64,
+    NamedCalls,
+    Operator,
     Pointer,
     ShapeError,
     Signature,
     Source,
+    Step,
     Variant,
-    allocator,
     check_aligned,
     check_dense,
-    check_results,
     compile_variant,
     element_of,
     gpu_of,
-    inspect_arrays,
     load,
     match,
+    new_results,
     pointer_of,
-    prepared_once,
     stream_handle,
     user_cache,
     view_at,
@@ -81,7 +80,7 @@ class PreparedMerge:
     rows: int
     heads: int
     workspace_bytes: int
-    _call: Call[MergeArguments] | None
+    call: Call[MergeArguments] | None
 
     def launch(
         self, outputs: object, lse: object, *, out: tuple[object, object], stream: object = None
@@ -93,8 +92,8 @@ class PreparedMerge:
 
     def start(self, handle: int, arguments: MergeArguments) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._call is not None:
-            self._call(handle, arguments)
+        if self.call is not None:
+            self.call(handle, arguments)
 
 
 def variant_for(dtype: object, size: int) -> Variant:
@@ -130,7 +129,7 @@ def prepare(
     if grid:
         compiled = compile_variant(variant, gpu.arch, cache or user_cache())
         call = Call(load(compiled, gpu, MERGE_PARTS), grid, MergeSizes(parts, rows * heads))
-    return PreparedMerge(parts, rows, heads, workspace_bytes=0, _call=call)
+    return PreparedMerge(parts, rows, heads, workspace_bytes=0, call=call)
 
 
 def merge(
@@ -146,34 +145,30 @@ def merge(
     the results are new arrays. Raises ShapeError, DTypeError or DeviceError for arguments that do
     not fit.
     """
-    at, specs = inspect_arrays(outputs, lse, *(out or (None, None)))
-    outputs_at, lse_at, merged_at, total_at = at
-    step, allocate = _checked(*specs)
-    handle = stream_handle(stream, outputs)
-    if out is None:
-        out = merged, total = allocate(handle)
-        merged_at, total_at = pointer_of(merged), pointer_of(total)
-    step.start(handle, MergeArguments(merged_at, total_at, outputs_at, lse_at))
-    return out
+    new = _merge.start(None, (outputs, lse, *(out or (None, None))), stream=stream)
+    return out or new
 
 
-@prepared_once(256)
-def _checked(
-    spec: ArraySpec, lse_spec: ArraySpec, merged: ArraySpec, total: ArraySpec
-) -> tuple[PreparedMerge, Callable[[int], tuple[Any, Any]]]:
-    """Return the merge of arrays with these specs, and the allocator of its results."""
-    outputs, lse = view_at(spec), view_at(lse_spec)
+def _prepare_call(_: None, given: dict[str, ArraySpec]) -> Step:
+    """Return the merge of arrays with these specs."""
+    outputs, lse = view_at(given["outputs"]), view_at(given["lse"])
     parts, rows, heads, size = match(outputs=(outputs, "P T H E"), lse=(lse, "P T H")).values()
     dtype = outputs.dtype
     check_dense(dtype, outputs=outputs)
     check_aligned(vector(size, dtype.itemsize) * dtype.itemsize, outputs=outputs)
     check_dense(np.float32, lse=lse)
     gpu = gpu_of(outputs=outputs, lse=lse)
-    step = prepare(parts=parts, rows=rows, heads=heads, size=size, dtype=dtype, gpu=gpu)
-    results = (("out", (rows, heads, size), dtype, 16), ("total", (rows, heads), np.float32, 1))
-    check_results((merged, total), gpu, *results)
-    return step, allocator(spec, gpu, *results)
+    merging = prepare(parts=parts, rows=rows, heads=heads, size=size, dtype=dtype, gpu=gpu)
+    new = new_results(
+        given,
+        gpu,
+        ("out", (rows, heads, size), dtype, 16),
+        ("total", (rows, heads), np.float32, 1),
+    )
+    return Step(gpu, NamedCalls.of(merging.call), new)
 
+
+_merge = Operator("outputs lse out total", _prepare_call, maxsize=256)
 
 VARIANTS: tuple[Variant, ...] = (
     variant_for(np.float32, 128),

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from spaninfer_kernel_launch import (
+    Allocate,
     ArraySpec,
+    Operator,
+    Preparations,
     ShapeError,
+    Step,
     allocator,
     gpu_of,
-    inspect_array,
     numpy_dtype,
     pointer_of,
-    prepared_once,
     stream_handle,
     view_at,
 )
 
 from span_attention.decode import BatchDecode
 from span_attention.layout import SpanLayout
+from span_attention.lse import pair_of
 from span_attention.mla.kernels import PlanArguments
-from span_attention.mla.prepared import PreparedMLA, Run
+from span_attention.mla.prepared import RUN_VALUES, PreparedMLA
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide
 from span_attention.mla.variant import MLAOptions, options_for, takes
-from span_attention.operands import check_spans, operands_of
+from span_attention.operands import check_operands, check_spans
 from span_attention.prefill import BatchPrefill
 from span_attention.prefill.batch import check_step
 from span_attention.spans import Spans
@@ -34,15 +36,30 @@ _ALL_LINES: Final = 2**30  # more than a step has
 _ALL_TOKENS: Final = 2**31 - 1
 
 
-class _Step(NamedTuple):
-    """A planned step, as runs read it; its arrays are held as long as it is planned."""
+class _Key(NamedTuple):
+    """What runs depend on, and the memory of plan and workspace."""
 
     prepared: PreparedMLA
     num_tokens: int
-    span_tables: int
+    slices: int
+    causal: bool
+
+
+class _Planned(NamedTuple):
+    """What is prepared for the arrays of a plan."""
+
+    slices: int
     table_stride: int
-    plan: int
-    workspace: int
+    key: _Key | None  # None where the general kernels are to compute it
+    ends: int  # bytes of the plan in front of the ends of slices
+    allocate: Allocate
+
+
+class _Step(NamedTuple):
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
+
+    key: _Key
+    numbers: tuple[int, ...]  # as runs name them, from `span_tables` to `parts`
     held: tuple[object, ...]
 
 
@@ -106,38 +123,35 @@ class BatchMLA:
         complete when the step is planned, and must not change until its runs have finished.
         """
         given = (query_start_loc, seq_lens, span_tables, table_rows)
-        addresses, specs = zip(*map(inspect_array, given), strict=True)
-        sizes = self._num_heads, num_tokens, self._splits
-        prepared, slices, table_stride, allocate = _prepared_for(
-            self._options, self._layout, sizes, specs
-        )
-        if prepared is None:
-            self._plan_generally(given, slices, num_tokens, stream)
+        heads = Heads(self._num_heads, self._splits)
+        asked = self._options, self._layout, heads, num_tokens, self.causal
+        addresses, planned = _plans.find(asked, given)
+        key = planned.key
+        if key is None:
+            self._plan_generally(given, planned.slices, num_tokens, stream)
             return
         handle = stream_handle(stream, seq_lens)
-        step = self._step
-        if step is None or step.prepared is not prepared or step.num_tokens != num_tokens:
-            self._memory = allocate(handle)
+        if self._step is None or self._step.key != key:
+            self._memory = planned.allocate(handle)
         plan, workspace = map(pointer_of, self._memory)
         starts, lens, tables, rows = addresses
         self._general = None
-        self._step = _Step(prepared, num_tokens, tables, table_stride, plan, workspace, held=given)
-        division = prepared.division
+        self._step = _Step(key, (tables, planned.table_stride, plan, workspace), held=given)
         arguments = PlanArguments(
             words=plan,
-            ends=plan + division.words_bytes(num_tokens * self._num_heads, slices),
+            ends=plan + planned.ends,
             query_start_loc=starts,
             seq_lens=lens,
             table_rows=rows,
-            slices=slices,
+            slices=planned.slices,
             heads=self._num_heads,
-            lanes=division.lanes,
-            parts=division.parts,
+            lanes=key.prepared.division.lanes,
+            parts=key.prepared.division.parts,
             splits=self._splits,
             causal=self.causal,
             most=_ALL_TOKENS,
         )
-        prepared.plan(handle, arguments)
+        key.prepared.plan(handle, arguments)
 
     def run(
         self,
@@ -161,25 +175,11 @@ class BatchMLA:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
-        prepared = step.prepared
-        check_spans(prepared, spans)
-        at = operands_of(prepared, step.num_tokens, query, (None, None), out, stream)
-        check_queries(prepared, at.query_stride)
-        run = Run(
-            out=at.out,
-            lse=at.lse,
-            query=at.query,
-            num_tokens=step.num_tokens,
-            spans=spans,
-            span_tables=step.span_tables,
-            table_stride=step.table_stride,
-            plan=step.plan,
-            workspace=step.workspace,
-            softmax_scale=softmax_scale,
-            lines_of_position=self._num_heads if self.causal else _ALL_LINES,
-        )
-        prepared.attend(at.stream, run)
-        return at.result
+        check_spans(step.key.prepared, spans)
+        to, lse = pair_of(out, lse=self._options.lse)
+        layer = spans.places[0], spans.scale_places[0], softmax_scale
+        new = _run.start(step.key, (query, to, lse), (*step.numbers, *layer), stream)
+        return out if out is not None else new if self._options.lse else new[0]
 
     def _plan_generally(
         self, given: tuple[object, ...], slices: int, num_tokens: int, stream: object
@@ -213,26 +213,44 @@ class BatchMLA:
             )
 
 
-@prepared_once(1024)
-def _prepared_for(
-    options: MLAOptions,
-    layout: SpanLayout,
-    sizes: tuple[int, int, bool],
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedMLA | None, int, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the attention of a step with these specs, its slices, the stride of tables, and the
-    allocator of its memory; no attention where the general kernels are to compute it.
+def _prepare_plan(
+    asked: tuple[MLAOptions, SpanLayout, Heads, int, bool], given: dict[str, ArraySpec]
+) -> _Planned:
+    """Return what a step of arrays with these specs needs; the last of what is asked are its
+    tokens, and if attention is causal.
     """
-    heads, num_tokens, splits = sizes
-    names = ("query_start_loc", "seq_lens", "span_tables", "table_rows")
-    views = {name: view_at(spec) for name, spec in zip(names, specs, strict=True)}
+    options, layout, heads, num_tokens, causal = asked
+    views = {name: view_at(spec) for name, spec in given.items()}
     slices = check_step(**views)
     gpu = gpu_of(**views)
-    stride = views["span_tables"].strides[0]
+    stride, like = views["span_tables"].strides[0], given["seq_lens"]
     if not takes(options, layout, gpu.arch) or not num_tokens or not slices:
-        return None, slices, stride, allocator(specs[1], gpu)
-    lines = num_tokens * heads
-    division = divide(lines, slices, gpu.sm_count, splits=splits, widest=options.widest)
-    prepared = kernels_for(options, layout, Heads(heads, splits), division, gpu.index)
+        return _Planned(slices, stride, None, 0, allocator(like, gpu))
+    lines = num_tokens * heads.number
+    splits, widest = heads.splits, options.widest
+    division = divide(lines, slices, gpu.sm_count, splits=splits, widest=widest)
+    prepared = kernels_for(options, layout, heads, division, gpu.index)
     memory = memory_of(prepared, slices, lines, splits=splits)
-    return prepared, slices, stride, allocator(specs[1], gpu, *memory)
+    return _Planned(
+        slices,
+        stride,
+        _Key(prepared, num_tokens, slices, causal),
+        division.words_bytes(lines, slices),
+        allocator(like, gpu, *memory),
+    )
+
+
+_plans = Preparations("query_start_loc seq_lens span_tables table_rows", _prepare_plan)
+
+
+def _prepare_run(key: _Key, given: dict[str, ArraySpec]) -> Step:
+    """Return a run over arrays with these specs."""
+    prepared = key.prepared
+    stride, new = check_operands(prepared, key.num_tokens, given)
+    check_queries(prepared, stride)
+    lines = prepared.heads if key.causal else _ALL_LINES
+    calls, constants = prepared.attend(key.num_tokens, lines_of_position=lines)
+    return Step(prepared.gpu, calls, new, constants=constants)
+
+
+_run = Operator("query out lse", _prepare_run, numbers=RUN_VALUES, maxsize=2048, addresses=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Final
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
+    RenamedCall,
     compile_variant,
     load,
     numpy_dtype,
@@ -24,11 +27,8 @@ from span_attention.mla.kernels import (
     MLA_PLAN,
     MLA_SELECTED,
     MLA_WIDE,
-    AttendArguments,
-    CodesArguments,
     MergeArguments,
     PlanArguments,
-    SelectedArguments,
 )
 from span_attention.mla.tuning import (
     BLOCK,
@@ -47,34 +47,17 @@ from span_attention.mla.variant import (
     takes,
 )
 from span_attention.span_map import key_map, line_map
-from span_attention.spans import Spans
 
 _MERGING: Final = 8  # thread blocks of mla_merge per multiprocessor
 
 
-class Run(NamedTuple):
-    """Addresses and sizes of one run; see `BatchMLA`."""
-
-    out: int
-    lse: int
-    query: int
-    num_tokens: int
-    spans: Spans
-    span_tables: int
-    table_stride: int
-    plan: int
-    workspace: int
-    softmax_scale: float
-    lines_of_position: int
-    selected: tuple[int, int] = (0, 0)  # positions, and how many a token has
+RUN_VALUES = "span_tables table_stride plan parts keys key_scales softmax_scale"
+"""What runs are given beside their arrays; `parts` are those of results, in the workspace."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedMLA:
-    """The kernels of latent attention for one division, as `BatchMLA` launches them.
-
-    `maps` are the tensor maps of latents by address: those of a layer never change.
-    """
+    """The kernels of latent attention for one division, as `BatchMLA` launches them."""
 
     options: MLAOptions
     layout: SpanLayout
@@ -84,7 +67,6 @@ class PreparedMLA:
     _plan: Call[PlanArguments]
     _attend: Call[Any]  # of AttendArguments, CodesArguments or SelectedArguments
     _merge: Call[MergeArguments] | None
-    maps: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def result_alignment(self) -> int:
@@ -95,97 +77,48 @@ class PreparedMLA:
         """Launch the plan of a step on the stream with this handle."""
         self._plan(handle, arguments)
 
-    def attend(self, handle: int, run: Run) -> None:
-        """Launch the attention of a layer, and the merge of its parts."""
-        if self.options.selected:
-            self._attend(handle, self._selected_arguments(run))
-        elif self.options.codes:
-            self._attend(handle, self._codes_arguments(run))
-        else:
-            self._attend(handle, self._arguments(run))
-        if self._merge is not None:
-            division = self.division
-            merge = MergeArguments(
-                run.out, run.lse, run.workspace, run.plan, division.parts, division.lanes
-            )
-            self._merge(handle, merge)
+    def attend(
+        self, num_tokens: int, *, lines_of_position: int
+    ) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the attention of a layer and the merge of its parts, and their constants.
 
-    def _arguments(self, run: Run) -> AttendArguments:
-        return AttendArguments(
-            out=run.out,
-            lse=run.lse,
-            parts=run.workspace,
-            plan=run.plan,
-            query_map=self.query_map(run.query, run.num_tokens),
-            key_map=self.key_map(run.spans),
-            span_tables=run.span_tables,
-            table_stride=run.table_stride,
-            span_shift=self.layout.span_len.bit_length() - 1,
-            box_tokens=self.box_tokens,
-            softmax_scale=run.softmax_scale,
-            num_parts=self.division.parts,
-            lines_of_position=run.lines_of_position,
-            lanes=self.division.lanes,
+        They are given `RUN_VALUES`. A position's keys are seen by as many lines as it has, if
+        attention is causal.
+        """
+        query_map, latent_map = partial(_query_map, self, num_tokens), partial(_latent_map, self)
+        attend = self._attend, {"codes": "keys", "scales": "key_scales"}
+        merge: tuple[RenamedCall, ...] = () if self._merge is None else ((self._merge, {}),)
+        calls = NamedCalls(
+            (attend, *merge), {"query_map": ("query", query_map), "key_map": ("keys", latent_map)}
         )
-
-    def _codes_arguments(self, run: Run) -> CodesArguments:
-        return CodesArguments(
-            out=run.out,
-            lse=run.lse,
-            parts=run.workspace,
-            plan=run.plan,
-            query_map=self.query_map(run.query, run.num_tokens),
-            codes=run.spans.places[0],
-            scales=run.spans.scale_places[0],
-            span_stride=self.layout.span_stride,
-            span_tables=run.span_tables,
-            table_stride=run.table_stride,
-            span_shift=self.layout.span_len.bit_length() - 1,
-            softmax_scale=run.softmax_scale,
-            num_parts=self.division.parts,
-            lines_of_position=run.lines_of_position,
-            lanes=self.division.lanes,
-        )
-
-    def _selected_arguments(self, run: Run) -> SelectedArguments:
-        layout, (selected, most) = self.layout, run.selected
-        return SelectedArguments(
-            out=run.out,
-            lse=run.lse,
-            parts=run.workspace,
-            plan=run.plan,
-            query_map=self.query_map(run.query, run.num_tokens),
-            keys=run.spans.places[0],
-            span_stride=layout.span_stride,
-            token_stride=layout.keys.token_stride,
-            span_tables=run.span_tables,
-            table_stride=run.table_stride,
-            span_shift=layout.span_len.bit_length() - 1,
-            selected=selected,
-            most=most,
-            heads=self.heads,
-            softmax_scale=run.softmax_scale,
-            num_parts=self.division.parts,
-            lines_of_position=run.lines_of_position,
-            lanes=self.division.lanes,
-        )
+        return calls, {
+            "span_stride": self.layout.span_stride,
+            "token_stride": self.layout.keys.token_stride,
+            "span_shift": self.layout.span_len.bit_length() - 1,
+            "box_tokens": self.box_tokens,
+            "heads": self.heads,
+            "num_parts": self.division.parts,
+            "lines_of_position": lines_of_position,
+            "lanes": self.division.lanes,
+        }
 
     @property
     def box_tokens(self) -> int:
         """Tokens of one TMA copy: those of a span, or of a block if spans are longer."""
         return min(self.layout.span_len, BLOCK)
 
-    def query_map(self, query: int, num_tokens: int) -> bytes:
-        """Return the map of query[T H D] as lines."""
-        lines, size = num_tokens * self.heads, self.layout.key_size
-        return line_map(query, self.options.dtype, lines, size, self.division.tile)
 
-    def key_map(self, spans: Spans) -> bytes:
-        """Return the map of a layer's latents as [S L D], and keep it."""
-        keys, _ = spans.places
-        if keys not in self.maps:
-            self.maps[keys] = key_map(spans, self.options.dtype, self.box_tokens)
-        return self.maps[keys]
+@lru_cache(maxsize=4096)
+def _query_map(kernel: PreparedMLA, num_tokens: int, pointer: int) -> bytes:
+    """Return the map of query[T H D] at this address, as lines."""
+    lines, size = num_tokens * kernel.heads, kernel.layout.key_size
+    return line_map(pointer, kernel.options.dtype, lines, size, kernel.division.tile)
+
+
+@lru_cache(maxsize=4096)
+def _latent_map(kernel: PreparedMLA, pointer: int) -> bytes:
+    """Return the map of a layer's latents at this address."""
+    return key_map(pointer, kernel.layout, kernel.options.dtype, kernel.box_tokens)
 
 
 def prepare(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    Allocate,
     ArraySpec,
+    Operator,
+    Preparations,
     Result,
     ShapeError,
+    Step,
     View,
     allocator,
     check_dense,
     check_rows,
     get_gpu,
     gpu_of,
-    inspect_array,
     match,
     numpy_dtype,
     pointer_of,
@@ -26,24 +28,29 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.layout import SpanLayout
-from span_attention.operands import check_spans, operands_of
-from span_attention.prefill.arguments import Arguments
+from span_attention.lse import pair_of
+from span_attention.operands import check_operands, check_spans
+from span_attention.prefill.division import Division
 from span_attention.prefill.options import PrefillOptions
-from span_attention.prefill.prepared import Division, PreparedPrefill, prepare
+from span_attention.prefill.prepared import PlanAddresses, PreparedPrefill, prepare
 from span_attention.spans import Spans
+
+
+class _Asked(NamedTuple):
+    """What a batch is made for."""
+
+    options: PrefillOptions
+    layout: SpanLayout
+    num_heads: int
+    splits: bool
+    causal: bool
 
 
 class _Step(NamedTuple):
     """A planned step, as runs read it; its arrays are held as long as it is planned."""
 
-    prepared: PreparedPrefill
-    division: Division
-    span_tables: int
-    table_rows: int
-    table_stride: int
-    plan: int
-    workspace: int
-    window: int
+    key: tuple[PreparedPrefill, Division]
+    numbers: tuple[int, ...]  # as runs name them, from `span_tables` to `pack`
     held: tuple[object, ...]
 
 
@@ -73,9 +80,8 @@ class BatchPrefill:
         lse: bool = False,
         causal: bool = True,
     ) -> None:
-        self._layout, self._num_heads, self._splits = layout, num_heads, splits
-        self._causal = causal
-        self._options = PrefillOptions(numpy_dtype(dtype).name, lse)
+        options = PrefillOptions(numpy_dtype(dtype).name, lse)
+        self._asked = _Asked(options, layout, num_heads, splits, causal)
         self._memory: tuple[Any, ...] = ()
         self._step: _Step | None = None
 
@@ -104,41 +110,23 @@ class BatchPrefill:
         complete when the step is planned, and must not change until its runs have finished. Raises
         ShapeError for a window where attention is not causal.
         """
-        if window and not self._causal:
+        if window and not self._asked.causal:
             raise ShapeError(f"window is {window}; attention that is not causal takes none")
         given = (query_start_loc, seq_lens, span_tables, table_rows)
-        (starts_at, starts), (lens_at, lens) = (
-            inspect_array(query_start_loc),
-            inspect_array(seq_lens),
-        )
-        (tables_at, tables), (rows_at, rows) = inspect_array(span_tables), inspect_array(table_rows)
-        prepared, division, table_stride, allocate = _prepared_for(
-            self._options,
-            self._layout,
-            (self._num_heads, num_tokens, self._splits),
-            (starts, lens, tables, rows),
-        )
+        addresses, found = _plans.find((self._asked, num_tokens), given)
+        key, table_stride, allocate = found
+        prepared, division = key
         handle = stream_handle(stream, seq_lens)
-        step = self._step
-        if step is None or step.prepared is not prepared or step.division is not division:
+        if self._step is None or self._step.key is not key:
             self._memory = allocate(handle)
         plan, workspace = map(pointer_of, self._memory)
-        self._step = _Step(
-            prepared=prepared,
-            division=division,
-            span_tables=tables_at,
-            table_rows=rows_at,
-            table_stride=table_stride,
-            plan=plan,
-            workspace=workspace,
-            window=window or 0,
-            held=given,
-        )
-        if division.num_rows and division.slices:
-            arguments = prepared.plan_arguments(
-                plan, starts_at, lens_at, division, window=window or 0, causal=self._causal
-            )
-            prepared.plan(handle, arguments)
+        starts_at, lens_at, tables_at, rows_at = addresses
+        window = window or 0
+        sizes = division.slices, division.pack
+        numbers = tables_at, rows_at, table_stride, plan, workspace, window, *sizes
+        self._step = _Step(key, numbers, held=given)
+        addresses_of_plan = PlanAddresses(plan, starts_at, lens_at, window)
+        prepared.plan(handle, addresses_of_plan, division, causal=self._asked.causal)
 
     def run(
         self,
@@ -162,33 +150,51 @@ class BatchPrefill:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
-        prepared, division = step.prepared, step.division
-        check_spans(prepared, spans)
-        at = operands_of(prepared, division.num_rows, query, (alibi_slopes, sinks), out, stream)
-        if division.num_rows and division.slices:
-            arguments = Arguments(
-                out=at.out,
-                query=at.query,
-                query_stride=at.query_stride,
-                num_rows=division.num_rows,
-                span_tables=step.span_tables,
-                table_rows=step.table_rows,
-                plan=step.plan,
-                slices=division.slices,
-                pack=division.pack,
-                sharers=division.sharers,
-                table_stride=step.table_stride,
-                spans=spans,
-                softmax_scale=softmax_scale,
-                softcap=softcap or 0.0,
-                window=step.window,
-                workspace=step.workspace,
-                alibi_slopes=at.alibi_slopes,
-                sinks=at.sinks,
-                lse=at.lse,
-            )
-            prepared.attend(at.stream, arguments)
-        return at.result
+        check_spans(step.key[0], spans)
+        with_lse = self._asked.options.lse
+        to, lse = pair_of(out, lse=with_lse)
+        layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
+        arrays = query, alibi_slopes, sinks, to, lse
+        new = _run.start(step.key, arrays, (*step.numbers, *layer), stream)
+        return out if out is not None else new if with_lse else new[0]
+
+
+def _prepare_plan(
+    options: tuple[_Asked, int], given: dict[str, ArraySpec]
+) -> tuple[tuple[PreparedPrefill, Division], int, Allocate]:
+    """Return the prefill of a step with these specs and so many tokens, the stride of tables, and
+    the allocator of its memory.
+    """
+    asked, num_tokens = options
+    views = {name: view_at(spec) for name, spec in given.items()}
+    slices = check_step(**views)
+    gpu = gpu_of(**views)
+    prepared = _kernel_for(asked.options, asked.layout, asked.num_heads, gpu.index, asked.splits)
+    plan: Result = ("plan", (prepared.plan_bytes(num_tokens, slices),), np.uint8, 16)
+    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
+    allocate = allocator(given["seq_lens"], gpu, plan, workspace)
+    return _key_for(prepared, num_tokens, slices), views["span_tables"].strides[0], allocate
+
+
+_plans = Preparations("query_start_loc seq_lens span_tables table_rows", _prepare_plan)
+
+
+def _prepare_run(key: tuple[PreparedPrefill, Division], given: dict[str, ArraySpec]) -> Step:
+    """Return a run over arrays with these specs."""
+    prepared, division = key
+    stride, new = check_operands(prepared, division.num_rows, given)
+    calls, constants = prepared.attend(division, stride)
+    return Step(prepared.gpu, calls, new, constants=constants)
+
+
+_run = Operator(
+    "query alibi_slopes sinks out lse",
+    _prepare_run,
+    numbers="span_tables table_rows table_stride plan workspace window num_slices pack "
+    "keys values key_scales value_scales softmax_scale softcap",
+    maxsize=2048,
+    addresses=True,
+)
 
 
 @prepared_once(256)
@@ -200,30 +206,13 @@ def _kernel_for(
 
 
 @prepared_once(1024)
-def _prepared_for(
-    options: PrefillOptions,
-    layout: SpanLayout,
-    sizes: tuple[int, int, bool],
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedPrefill, Division, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the prefill of a step with these specs, and the allocator of its memory."""
-    num_heads, num_rows, splits = sizes
-    views = {name: view_at(spec) for name, spec in zip(_STEP, specs, strict=True)}
-    slices = check_step(**views)
-    gpu = gpu_of(**views)
-    prepared = _kernel_for(options, layout, num_heads, gpu.index, splits)
-    plan: Result = ("plan", (prepared.plan_bytes(num_rows, slices),), np.uint8, 16)
-    workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
-    allocate = allocator(specs[1], gpu, plan, workspace)
-    division = prepared.divide(num_rows, slices) if num_rows and slices else _nothing(num_rows)
-    return prepared, division, views["span_tables"].strides[0], allocate
-
-
-_STEP = ("query_start_loc", "seq_lens", "span_tables", "table_rows")
-
-
-def _nothing(num_rows: int) -> Division:
-    return Division(num_rows, slices=0, pack=1, sharers=0)
+def _key_for(
+    prepared: PreparedPrefill, num_rows: int, slices: int
+) -> tuple[PreparedPrefill, Division]:
+    """Return what runs of steps with as many rows and slices have in common."""
+    if num_rows and slices:
+        return prepared, prepared.divide(num_rows, slices)
+    return prepared, Division(num_rows, slices=0, pack=1, sharers=0)
 
 
 def check_step(query_start_loc: View, seq_lens: View, span_tables: View, table_rows: View) -> int:

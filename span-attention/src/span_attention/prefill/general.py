@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spaninfer_kernel_launch import Call, FileCache, Gpu, Source, Variant, compile_variant, load
+from spaninfer_kernel_launch import (
+    Call,
+    FileCache,
+    Gpu,
+    NamedCalls,
+    Source,
+    Variant,
+    compile_variant,
+    load,
+)
 
 from span_attention.layout import ArrayStrides, SpanLayout
-from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.division import Division
 from span_attention.prefill.kernels import PREFILL_GENERAL, GeneralArguments
 from span_attention.prefill.options import PrefillOptions, element_for, stored_as
 from span_attention.prefill.tuning import Tiles, launch, tiles
@@ -33,58 +42,20 @@ class General:
     most_sharers: int = 0
     workspace_bytes: int = 0
 
-    def start(self, stream: int, given: Arguments) -> None:
-        """Start the kernel."""
+    def attend(self, run: Division, query_stride: int) -> tuple[NamedCalls, dict[str, int]]:  # noqa: ARG002
+        """Return the call of a run over queries with this stride, and constants."""
         layout = self.layout
-        keys, values = given.spans.places
-        key_scales, value_scales = given.spans.scale_places
-        key_span, key_head, key_token = _strides(layout, layout.keys)
-        key_scales_span, key_scales_head, key_scales_token = _strides(layout, layout.key_scales)
-        value_span, value_head, value_token = _strides(layout, layout.values)
-        value_scales_span, value_scales_head, value_scales_token = _strides(
-            layout, layout.value_scales
-        )
-        arguments = GeneralArguments(
-            out=given.out,
-            query=given.query,
-            query_stride=given.query_stride,
-            query_head=layout.key_size,
-            span_tables=given.span_tables,
-            table_rows=given.table_rows,
-            plan=given.plan,
-            num_slices=given.slices,
-            table_stride=given.table_stride,
-            span_shift=layout.span_len.bit_length() - 1,
-            heads=self.heads,
-            pack=given.pack,
-            kv_heads=layout.kv_heads,
-            softmax_scale=given.softmax_scale,
-            softcap=given.softcap,
-            window=given.window,
-            alibi_slopes=given.alibi_slopes,
-            sinks=given.sinks,
-            keys=keys,
-            key_span=key_span,
-            key_head=key_head,
-            key_token=key_token,
-            key_scales=key_scales,
-            key_scales_span=key_scales_span,
-            key_scales_head=key_scales_head,
-            key_scales_token=key_scales_token,
-            values=values,
-            value_span=value_span,
-            value_head=value_head,
-            value_token=value_token,
-            value_scales=value_scales,
-            value_scales_span=value_scales_span,
-            value_scales_head=value_scales_head,
-            value_scales_token=value_scales_token,
-            lse=given.lse,
-            ahead=0,
-            biases=0,
-            reach=0,
-        )
-        self.call(stream, arguments)
+        constants = {"query_stride": query_stride, "query_head": layout.key_size}
+        places = {
+            "key": layout.keys,
+            "key_scales": layout.key_scales,
+            "value": layout.values,
+            "value_scales": layout.value_scales,
+        }
+        for name, place in places.items():
+            strides = zip(("span", "head", "token"), _strides(layout, place), strict=True)
+            constants |= {f"{name}_{to}": stride for to, stride in strides}
+        return NamedCalls.of(self.call), constants
 
 
 def _strides(layout: SpanLayout, place: ArrayStrides | None) -> tuple[int, int, int]:

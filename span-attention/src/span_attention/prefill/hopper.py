@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final
 
 from spaninfer_kernel_launch import (
@@ -10,6 +11,7 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
     Source,
     Variant,
     compile_variant,
@@ -18,7 +20,7 @@ from spaninfer_kernel_launch import (
 )
 
 from span_attention.layout import ArrayStrides, SpanLayout
-from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.division import Division
 from span_attention.prefill.kernels import PREFILL_HOPPER, HopperArguments
 from span_attention.prefill.options import PrefillOptions, element_for
 from span_attention.prefill.tuning import HopperTiles, hopper_tiles
@@ -35,14 +37,12 @@ SOURCE = Source(
 _ALL_SPANS: Final = 2**31 - 1  # their number is not checked, nor are the tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hopper:
     """hopper.cu, loaded: tiles of `lines` lines, blocks of `block` keys.
 
     Up to `most_sharers` thread blocks share tasks in `sharing`; where they do not, that one is 8 %
     slower than `call` (4 x 4096 rows, H200).
-
-    `maps` are the tensor maps of keys and values by address: those of a layer never change.
     """
 
     layout: SpanLayout
@@ -53,47 +53,20 @@ class Hopper:
     most_sharers: int
     call: Call[HopperArguments]
     sharing: Call[HopperArguments] | None
-    maps: dict[int, bytes] = field(default_factory=dict)
 
-    def start(self, stream: int, given: Arguments) -> None:
-        """Start the kernel."""
-        layout, pack = self.layout, given.pack
-        query = encode_tensor_map(
-            given.query,
-            self.dtype,
-            (given.num_rows, self.heads, layout.key_size),
-            (given.query_stride, layout.key_size, 1),
-            (self.lines // pack, pack, self.cut.row_bytes // 2),
+    def attend(self, run: Division, query_stride: int) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the call of a run over queries with this stride, and constants."""
+        call = self.sharing if self.sharing and run.sharers else self.call
+        calls = NamedCalls.of(
+            call,
+            query_map=("query", partial(_query_map, self, run, query_stride)),
+            key_map=("keys", partial(_span_map, self, self.layout.keys, self.layout.key_size)),
+            value_map=(
+                "values",
+                partial(_span_map, self, self.layout.values, self.layout.value_size),
+            ),
         )
-        keys, values = given.spans.places
-        call = self.sharing if self.sharing and given.sharers else self.call
-        arguments = HopperArguments(
-            out=given.out,
-            query_map=query,
-            key_map=self.maps.get(keys) or self._map(keys, layout.keys, layout.key_size),
-            value_map=self.maps.get(values) or self._map(values, layout.values, layout.value_size),
-            span_tables=given.span_tables,
-            table_rows=given.table_rows,
-            plan=given.plan,
-            workspace=given.workspace,
-            num_slices=given.slices,
-            table_stride=given.table_stride,
-            span_shift=layout.span_len.bit_length() - 1,
-            heads=self.heads,
-            pack=pack,
-            kv_heads=layout.kv_heads,
-            box_tokens=self.box_tokens,
-            softmax_scale=given.softmax_scale,
-            softcap=given.softcap,
-            window=given.window,
-            alibi_slopes=given.alibi_slopes,
-            sinks=given.sinks,
-            lse=given.lse,
-            ahead=0,
-            biases=0,
-            reach=0,
-        )
-        call(stream, arguments)
+        return calls, {"box_tokens": self.box_tokens}
 
     @property
     def workspace_bytes(self) -> int:
@@ -110,18 +83,31 @@ class Hopper:
         """Tokens of one TMA copy: those of a span, or of a block if spans are longer."""
         return min(self.layout.span_len, self.block)
 
-    def _map(self, pointer: int, place: ArrayStrides, size: int) -> bytes:
-        """Return the map of keys or values as [S K L size], and keep it."""
-        layout = self.layout
-        strides = (layout.span_stride, place.head_stride, place.token_stride)
-        self.maps[pointer] = encode_tensor_map(
-            pointer,
-            self.dtype,
-            shape=(_ALL_SPANS, layout.kv_heads, layout.span_len, size),
-            strides=(*(stride // 2 for stride in strides), 1),
-            box=(1, 1, self.box_tokens, self.cut.row_bytes // 2),
-        )
-        return self.maps[pointer]
+
+@lru_cache(maxsize=4096)
+def _query_map(kernel: Hopper, run: Division, stride: int, pointer: int) -> bytes:
+    """Return the map of the queries of a run at this address."""
+    return encode_tensor_map(
+        pointer,
+        kernel.dtype,
+        (run.num_rows, kernel.heads, kernel.layout.key_size),
+        (stride, kernel.layout.key_size, 1),
+        (kernel.lines // run.pack, run.pack, kernel.cut.row_bytes // 2),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _span_map(kernel: Hopper, place: ArrayStrides, size: int, pointer: int) -> bytes:
+    """Return the map of keys or values as [S K L size]."""
+    layout = kernel.layout
+    strides = (layout.span_stride, place.head_stride, place.token_stride)
+    return encode_tensor_map(
+        pointer,
+        kernel.dtype,
+        shape=(_ALL_SPANS, layout.kv_heads, layout.span_len, size),
+        strides=(*(stride // 2 for stride in strides), 1),
+        box=(1, 1, kernel.box_tokens, kernel.cut.row_bytes // 2),
+    )
 
 
 def variant_for(

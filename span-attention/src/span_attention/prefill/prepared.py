@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
     ShapeError,
     compile_variant,
     load,
@@ -17,7 +19,7 @@ from spaninfer_kernel_launch import (
 
 from span_attention.layout import SpanLayout
 from span_attention.prefill import general, hopper
-from span_attention.prefill.arguments import Arguments
+from span_attention.prefill.division import Division
 from span_attention.prefill.kernels import PREFILL_PLAN, PlanArguments
 from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.tuning import heads_of_shared_tile, heads_of_tile, plan_bytes
@@ -26,17 +28,13 @@ from span_attention.prefill.variants import PLAN
 _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """The division of a step among thread blocks.
+class PlanAddresses(NamedTuple):
+    """Addresses of a plan and of what it is made from, and the window."""
 
-    `pack` heads share a tile; up to `sharers` thread blocks share tasks.
-    """
-
-    num_rows: int
-    slices: int
-    pack: int
-    sharers: int
+    plan: int
+    query_start_loc: int
+    seq_lens: int
+    window: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,37 +66,36 @@ class PreparedPrefill:
         """Bytes of the workspace of any launch, 0 unless prepared with `splits`."""
         return self._kernel.workspace_bytes
 
-    def plan(self, handle: int, arguments: PlanArguments) -> None:
-        """Launch the plan of a step on the stream with this handle."""
-        self._plan(handle, arguments)
-
-    def plan_arguments(
-        self,
-        plan: int,
-        query_start_loc: int,
-        seq_lens: int,
-        division: Division,
-        *,
-        window: int,
-        causal: bool,
-    ) -> PlanArguments:
-        """Return the arguments of prefill_plan for this division."""
-        return PlanArguments(
-            plan=plan,
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            slices=division.slices,
-            tile_rows=self._kernel.lines // division.pack,
+    def plan(self, handle: int, at: PlanAddresses, run: Division, *, causal: bool) -> None:
+        """Divide a step into tiles, on the stream with this handle."""
+        if not run.num_rows or not run.slices:
+            return
+        arguments = PlanArguments(
+            plan=at.plan,
+            query_start_loc=at.query_start_loc,
+            seq_lens=at.seq_lens,
+            slices=run.slices,
+            tile_rows=self._kernel.lines // run.pack,
             key_block=self._kernel.block,
-            window=window,
-            packs=self.heads // division.pack,
-            most_sharers=division.sharers,
+            window=at.window,
+            packs=self.heads // run.pack,
+            most_sharers=run.sharers,
             causal=causal,
         )
+        self._plan(handle, arguments)
 
-    def attend(self, handle: int, arguments: Arguments) -> None:
-        """Launch the attention of a layer on the stream with this handle."""
-        self._kernel.start(handle, arguments)
+    def attend(self, run: Division, query_stride: int) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the attention of a layer over queries with this stride, and its constants."""
+        if not run.num_rows or not run.slices:
+            return NamedCalls(), {}
+        calls, constants = self._kernel.attend(run, query_stride)
+        constants |= {
+            "span_shift": self.layout.span_len.bit_length() - 1,
+            "heads": self.heads,
+            "kv_heads": self.layout.kv_heads,
+            **dict.fromkeys(("ahead", "biases", "reach"), 0),
+        }
+        return calls, constants
 
     def divide(self, num_rows: int, slices: int) -> Division:
         """Return the division of a step of that many rows and slices among thread blocks."""

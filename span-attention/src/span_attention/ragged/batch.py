@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    Allocate,
     ArraySpec,
+    NamedCalls,
+    Operator,
+    Preparations,
     Result,
     ShapeError,
+    Step,
     View,
     allocator,
     check_dense,
-    check_results,
     check_rows,
     get_gpu,
     gpu_of,
-    inspect_array,
     match,
+    new_results,
     numpy_dtype,
     pointer_of,
     prepared_once,
@@ -29,18 +32,24 @@ from spaninfer_kernel_launch import (
 
 from span_attention.operands import check_device
 from span_attention.ragged.options import RaggedOptions
-from span_attention.ragged.prepared import Operands, PreparedRagged, prepare
+from span_attention.ragged.prepared import RUN_VALUES, PreparedRagged, Rows, prepare
 
 _ROW_BYTES = 16  # rows begin at multiples of this many
 _EVERYTHING = 1 << 28  # rows ahead; more than a sequence has
 
 
-class _Planned(NamedTuple):
-    """A planned batch, as runs read it; its arrays are held as long as it is planned."""
+class _Key(NamedTuple):
+    """What runs depend on."""
 
     prepared: PreparedRagged
     num_rows: int
     num_slices: int
+
+
+class _Planned(NamedTuple):
+    """A planned batch, as runs read it; its arrays are held as long as it is planned."""
+
+    key: _Key
     plan: int
     held: tuple[object, ...]
 
@@ -63,8 +72,8 @@ class BatchRagged:
         num_kv_heads: int | None = None,
         biased: bool = False,
     ) -> None:
-        self._options = RaggedOptions(numpy_dtype(dtype).name, head_size, biased)
-        self._heads, self._kv_heads = num_heads, num_kv_heads or num_heads
+        options = RaggedOptions(numpy_dtype(dtype).name, head_size, biased)
+        self._asked = options, num_heads, num_kv_heads or num_heads
         self._planned: _Planned | None = None
 
     def plan(self, query_start_loc: object, *, num_rows: int, stream: object = None) -> None:
@@ -74,17 +83,14 @@ class BatchRagged:
         the GPU; the last number is at most `num_rows`. Nothing is read on the host: that the
         numbers ascend is not checked. Runs read the plan before they wait for the previous kernel.
         """
-        at, spec = inspect_array(query_start_loc)
-        prepared, num_slices, allocate = _prepared_for(
-            self._options, self._heads, self._kv_heads, num_rows, spec
-        )
+        (at,), planned = _plans.find((*self._asked, num_rows), (query_start_loc,))
+        key, allocate = planned
         handle = stream_handle(stream, query_start_loc)
         (memory,) = allocate(handle)
         plan = pointer_of(memory)
-        if num_rows and num_slices:
-            prepared.plan(handle, plan, at, num_slices)
-        held = (query_start_loc, memory)
-        self._planned = _Planned(prepared, num_rows, num_slices, plan, held)
+        if key.num_rows and key.num_slices:
+            key.prepared.plan(handle, plan, at, key.num_slices)
+        self._planned = _Planned(key, plan, held=(query_start_loc, memory))
 
     def run(
         self,
@@ -113,36 +119,13 @@ class BatchRagged:
         planned = self._planned
         if planned is None:
             raise ShapeError("no batch is planned; call plan(query_start_loc, …) before run")
-        prepared = planned.prepared
-        (q, q_spec), (k, k_spec), (v, v_spec) = map(inspect_array, (query, key, value))
-        (at_biases, biases_spec), (to, out_spec) = map(inspect_array, (biases, out))
         _check_bounds(window, ahead)
         seen_ahead = _EVERYTHING if ahead is None else ahead
-        reach = _reach(prepared, biases_spec)
-        strides, allocate = _checked(prepared, planned.num_rows, (q_spec, k_spec, v_spec), out_spec)
-        handle = stream_handle(stream, query)
-        if out is None:
-            (out,) = allocate(handle)
-            to = pointer_of(out)
-        if planned.num_rows and planned.num_slices:
-            operands = Operands(
-                to,
-                q,
-                k,
-                v,
-                *strides,
-                planned.num_rows,
-                planned.num_slices,
-                planned.plan,
-                softmax_scale=softmax_scale,
-                softcap=softcap or 0.0,
-                window=0 if window is None else window + seen_ahead,
-                ahead=seen_ahead,
-                biases=at_biases,
-                reach=reach,
-            )
-            prepared.attend(handle, operands)
-        return out
+        seen = 0 if window is None else window + seen_ahead
+        slices, plan = planned.key.num_slices, planned.plan
+        numbers = slices, plan, softmax_scale, softcap or 0.0, seen, seen_ahead
+        new = _run.start(planned.key, (query, key, value, biases, out), numbers, stream)
+        return new[0] if out is None else out
 
 
 @prepared_once(256)
@@ -151,45 +134,52 @@ def _kernel_for(options: RaggedOptions, heads: int, kv_heads: int, gpu: int) -> 
     return prepare(options, heads=heads, kv_heads=kv_heads, gpu=get_gpu(gpu))
 
 
-@prepared_once(1024)
-def _prepared_for(
-    options: RaggedOptions, heads: int, kv_heads: int, num_rows: int, starts: ArraySpec
-) -> tuple[PreparedRagged, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the kernels of a batch, its number of sequences, and the allocator of its plan."""
+def _prepare_plan(
+    asked: tuple[RaggedOptions, int, int, int], given: dict[str, ArraySpec]
+) -> tuple[_Key, Allocate]:
+    """Return what runs of a batch depend on, and the allocator of its plan.
+
+    What is asked are options, heads of queries and of keys, and rows.
+    """
+    options, heads, kv_heads, num_rows = asked
+    starts = given["query_start_loc"]
     views = {"query_start_loc": view_at(starts)}
     bounds = match(query_start_loc=(views["query_start_loc"], "N"))["N"]
     check_dense(np.int32, **views)
     if not bounds:
         raise ShapeError("query_start_loc is empty; it holds one number more than sequences")
-    gpu = gpu_of(**views)
+    gpu, slices = gpu_of(**views), bounds - 1
     prepared = _kernel_for(options, heads, kv_heads, gpu.index)
-    plan: Result = ("plan", (prepared.plan_bytes(num_rows, bounds - 1),), np.uint8, 16)
-    return prepared, bounds - 1, allocator(starts, gpu, plan)
+    plan: Result = ("plan", (prepared.plan_bytes(num_rows, slices),), np.uint8, 16)
+    return _Key(prepared, num_rows, slices), allocator(starts, gpu, plan)
 
 
-@prepared_once(1024)
-def _checked(
-    prepared: PreparedRagged,
-    num_rows: int,
-    specs: tuple[ArraySpec, ArraySpec, ArraySpec],
-    out: ArraySpec,
-) -> tuple[tuple[int, int, int, int], Callable[[int], tuple[Any, ...]]]:
-    """Return the elements from row to row of queries, keys and values, and from head to head; and
-    the results' allocator.
-    """
-    query, key, value = map(view_at, specs)
+_plans = Preparations("query_start_loc", _prepare_plan)
+
+
+def _prepare_run(key: _Key, given: dict[str, ArraySpec]) -> Step:
+    """Return a run over arrays with these specs."""
+    prepared, num_rows, slices = key
+    reach = _reach(prepared, given.get("biases", ()))
+    query, key_rows, value = (view_at(given[name]) for name in ("query", "key", "value"))
     size, dtype = prepared.options.head_size, numpy_dtype(prepared.options.dtype)
     match(
         query=(query, f"{num_rows} {prepared.heads} {size}"),
-        key=(key, f"{num_rows} {prepared.kv_heads} {size}"),
+        key=(key_rows, f"{num_rows} {prepared.kv_heads} {size}"),
         value=(value, f"{num_rows} {prepared.kv_heads} {size}"),
     )
-    stride = _head_stride(size, dtype, query=query, key=key, value=value)
-    check_device(prepared.gpu, query=query, key=key, value=value)
+    head_stride = _head_stride(size, dtype, query=query, key=key_rows, value=value)
+    check_device(prepared.gpu, query=query, key=key_rows, value=value)
     result: Result = ("out", (num_rows, prepared.heads, size), dtype, _ROW_BYTES)
-    check_results((out,), prepared.gpu, result)
-    strides = query.strides[0], key.strides[0], value.strides[0], stride
-    return strides, allocator(specs[0], prepared.gpu, result)
+    new = new_results(given, prepared.gpu, result)
+    if not num_rows or not slices:
+        return Step(prepared.gpu, NamedCalls(), new)
+    strides = query.strides[0], key_rows.strides[0], value.strides[0], head_stride
+    calls, constants = prepared.attend(Rows(num_rows, *strides))
+    return Step(prepared.gpu, calls, new, constants=constants | {"reach": reach})
+
+
+_run = Operator("query key value biases out", _prepare_run, numbers=RUN_VALUES)
 
 
 def _check_bounds(window: int | None, ahead: int | None) -> None:
@@ -200,7 +190,6 @@ def _check_bounds(window: int | None, ahead: int | None) -> None:
             )
 
 
-@prepared_once(256)
 def _reach(prepared: PreparedRagged, spec: ArraySpec) -> int:
     """Return the farthest distance that has a bias of its own; 0 without biases."""
     if bool(spec) != prepared.options.biased:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Final
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
     Launch,
+    NamedCalls,
     ShapeError,
     compile_variant,
     encode_tensor_map,
@@ -33,29 +35,24 @@ from span_attention.ragged.variants import PLAN
 _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 
-class Operands(NamedTuple):
-    """Addresses and sizes of one run; strides are elements from row to row, and head to head.
+RUN_VALUES = "num_slices plan softmax_scale softcap window ahead"
+"""What runs are given beside their arrays: a row sees up to `ahead` rows ahead, and `window` in all
+back from there; 0: everything.
+"""
 
-    A row sees up to `ahead` rows ahead, and `window` in all back from there; 0: everything.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of query, key and value of a batch; compared by identity, as the key of their maps.
+
+    Strides are elements from row to row, and from head to head.
     """
 
-    out: int
-    query: int
-    key: int
-    value: int
+    number: int
     query_stride: int
     key_stride: int
     value_stride: int
     head_stride: int
-    num_rows: int
-    num_slices: int
-    plan: int
-    softmax_scale: float
-    softcap: float
-    window: int
-    ahead: int
-    biases: int  # by distance, `reach` at the most
-    reach: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,58 +61,24 @@ class General:
 
     options: RaggedOptions
     heads: int
-    kv_heads: int
     lines: int
     block: int
     call: Call[GeneralArguments]
 
-    def start(self, stream: int, at: Operands) -> None:
-        """Start the kernel."""
-        head = 2 * at.head_stride  # bytes
-        arguments = GeneralArguments(
-            out=at.out,
-            query=at.query,
-            query_stride=at.query_stride,
-            query_head=at.head_stride,
-            span_tables=0,
-            table_rows=0,
-            plan=at.plan,
-            num_slices=at.num_slices,
-            table_stride=0,
-            span_shift=0,
-            heads=self.heads,
-            pack=1,
-            kv_heads=self.kv_heads,
-            softmax_scale=at.softmax_scale,
-            softcap=at.softcap,
-            window=at.window,
-            alibi_slopes=0,
-            sinks=0,
-            keys=at.key,
-            key_span=0,
-            key_head=head,
-            key_token=2 * at.key_stride,
-            key_scales=0,
-            key_scales_span=0,
-            key_scales_head=0,
-            key_scales_token=0,
-            values=at.value,
-            value_span=0,
-            value_head=head,
-            value_token=2 * at.value_stride,
-            value_scales=0,
-            value_scales_span=0,
-            value_scales_head=0,
-            value_scales_token=0,
-            lse=0,
-            ahead=at.ahead,
-            biases=at.biases,
-            reach=at.reach,
-        )
-        self.call(stream, arguments)
+    def attend(self, rows: Rows) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the call for such rows, and constants."""
+        places = {
+            "query_stride": rows.query_stride,
+            "query_head": rows.head_stride,
+            "key_head": 2 * rows.head_stride,  # bytes
+            "key_token": 2 * rows.key_stride,
+            "value_head": 2 * rows.head_stride,
+            "value_token": 2 * rows.value_stride,
+        }
+        return NamedCalls(((self.call, {"keys": "key", "values": "value"}),)), places
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hopper:
     """hopper.cu, loaded: tiles of `lines` rows, blocks of `block` keys."""
 
@@ -135,54 +98,41 @@ class Hopper:
         """Keys of a block."""
         return self.cut.block
 
-    def start(self, stream: int, at: Operands) -> None:
-        """Start the kernel."""
-        size = self.options.head_size
-        query = encode_tensor_map(
-            at.query,
-            self.options.dtype,
-            shape=(at.num_rows, self.heads, size),
-            strides=(at.query_stride, at.head_stride, 1),
-            box=(self.lines, 1, self.cut.row_bytes // 2),
+    def attend(self, rows: Rows) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the call for such rows, and constants."""
+        calls = NamedCalls.of(
+            self.call,
+            query_map=("query", partial(_query_map, self, rows)),
+            key_map=("key", partial(_key_map, self, rows, rows.key_stride)),
+            value_map=("value", partial(_key_map, self, rows, rows.value_stride)),
         )
-        arguments = HopperArguments(
-            out=at.out,
-            query_map=query,
-            key_map=self._map(at.key, at, at.key_stride),
-            value_map=self._map(at.value, at, at.value_stride),
-            span_tables=0,
-            table_rows=0,
-            plan=at.plan,
-            workspace=0,
-            num_slices=at.num_slices,
-            table_stride=0,
-            span_shift=0,
-            heads=self.heads,
-            pack=1,
-            kv_heads=self.kv_heads,
-            box_tokens=self.block,
-            softmax_scale=at.softmax_scale,
-            softcap=at.softcap,
-            window=at.window,
-            alibi_slopes=0,
-            sinks=0,
-            lse=0,
-            ahead=at.ahead,
-            biases=at.biases,
-            reach=at.reach,
-        )
-        self.call(stream, arguments)
+        return calls, {"box_tokens": self.block}
 
-    def _map(self, pointer: int, at: Operands, stride: int) -> bytes:
-        """Return the map of keys or values as [1 K T size]: one span with all rows."""
-        size = self.options.head_size
-        return encode_tensor_map(
-            pointer,
-            self.options.dtype,
-            shape=(1, self.kv_heads, at.num_rows, size),
-            strides=(at.num_rows * stride, at.head_stride, stride, 1),
-            box=(1, 1, self.block, self.cut.row_bytes // 2),
-        )
+
+@lru_cache(maxsize=4096)
+def _query_map(kernel: Hopper, rows: Rows, pointer: int) -> bytes:
+    """Return the map of queries at this address."""
+    size = kernel.options.head_size
+    return encode_tensor_map(
+        pointer,
+        kernel.options.dtype,
+        shape=(rows.number, kernel.heads, size),
+        strides=(rows.query_stride, rows.head_stride, 1),
+        box=(kernel.lines, 1, kernel.cut.row_bytes // 2),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _key_map(kernel: Hopper, rows: Rows, stride: int, pointer: int) -> bytes:
+    """Return the map of keys or values as [1 K T size]: one span with all rows."""
+    size = kernel.options.head_size
+    return encode_tensor_map(
+        pointer,
+        kernel.options.dtype,
+        shape=(1, kernel.kv_heads, rows.number, size),
+        strides=(rows.number * stride, rows.head_stride, stride, 1),
+        box=(1, 1, kernel.block, kernel.cut.row_bytes // 2),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,9 +166,23 @@ class PreparedRagged:
         )
         self._plan(handle, arguments)
 
-    def attend(self, handle: int, operands: Operands) -> None:
-        """Launch the attention of a layer on the stream with this handle."""
-        self._kernel.start(handle, operands)
+    def attend(self, rows: Rows) -> tuple[NamedCalls, dict[str, int]]:
+        """Return the attention of a layer, which is given `RUN_VALUES`, and its constants."""
+        calls, constants = self._kernel.attend(rows)
+        sizes = {"heads": self.heads, "pack": 1, "kv_heads": self.kv_heads}
+        return calls, _OF_SPANS | constants | sizes
+
+
+_OF_SPANS: Final = dict.fromkeys(
+    (
+        *("span_tables", "table_rows", "table_stride", "span_shift", "workspace", "lse"),
+        *("alibi_slopes", "sinks", "key_span", "value_span"),
+        *(f"key_scales{of}" for of in ("", "_span", "_head", "_token")),
+        *(f"value_scales{of}" for of in ("", "_span", "_head", "_token")),
+    ),
+    0,
+)
+"""What the kernels are given for spans, of which packed rows have none."""
 
 
 def prepare(
@@ -243,7 +207,7 @@ def prepare(
         heads,
         kv_heads,
         gpu,
-        kernel or _general(options, heads, kv_heads, gpu, kept),
+        kernel or _general(options, heads, gpu, kept),
         Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH),
     )
 
@@ -260,9 +224,7 @@ def _on_hopper(
     return Hopper(options, heads, kv_heads, cut, Call(load(compiled, gpu, PREFILL_HOPPER), grid))
 
 
-def _general(
-    options: RaggedOptions, heads: int, kv_heads: int, gpu: Gpu, cache: FileCache
-) -> General:
+def _general(options: RaggedOptions, heads: int, gpu: Gpu, cache: FileCache) -> General:
     variant, cut = general_variant(options, gpu.shared_bytes)
     compiled = compile_variant(variant, gpu.arch, cache)
     grid = launch(
@@ -272,4 +234,4 @@ def _general(
         shared_bytes=gpu.shared_bytes,
     )
     call = Call(load(compiled, gpu, PREFILL_GENERAL), grid)
-    return General(options, heads, kv_heads, cut.lines, cut.block, call)
+    return General(options, heads, cut.lines, cut.block, call)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from spaninfer_kernel_launch import (
+    ADDRESS,
+    Allocate,
     ArraySpec,
     Gpu,
+    NamedCalls,
+    Operator,
+    Preparations,
     ShapeError,
+    Step,
     allocator,
     check_dense,
     inspect_array,
     match,
     numpy_dtype,
     pointer_of,
-    prepared_once,
     stream_handle,
     view_at,
 )
@@ -24,26 +28,38 @@ from spaninfer_kernel_launch import (
 from span_attention.layout import SpanLayout
 from span_attention.mla import MLAOptions, PreparedMLA, takes
 from span_attention.mla.kernels import PlanArguments
-from span_attention.mla.prepared import Run
+from span_attention.mla.prepared import RUN_VALUES
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide_selected
-from span_attention.operands import check_spans, inspect_or_address, operands_of
+from span_attention.operands import check_device, check_operands, check_spans
 from span_attention.spans import Spans
 from span_attention.sparse.readers import Readers, check_readers
 
 _ALL_LINES = 2**30  # of a token: each sees all that are selected
 
 
-class _Step(NamedTuple):
-    """A planned step, as runs read it; its arrays are held as long as it is planned."""
+class _Key(NamedTuple):
+    """What runs depend on."""
 
     prepared: PreparedMLA
     tokens: int
     top_k: int
-    span_tables: int
+
+
+class _Planned(NamedTuple):
+    """What is prepared for the arrays of a plan."""
+
+    key: _Key
     table_stride: int
-    plan: int
-    workspace: int
+    ends: int  # bytes of the plan in front of the ends of tokens
+    allocate: Allocate
+
+
+class _Step(NamedTuple):
+    """A planned step, as runs read it; its arrays are held as long as it is planned."""
+
+    key: _Key
+    numbers: tuple[int, ...]  # as runs name them, from `span_tables` to `parts`
     held: tuple[object, ...]
 
 
@@ -73,28 +89,26 @@ class BatchSelected:
         complete when the step is planned, and must not change until its runs have finished.
         """
         given = (readers.span_tables, readers.table_rows, readers.lengths)
-        (tables, rows, lengths), specs = zip(*map(inspect_array, given), strict=True)
         heads = Heads(self._num_heads, self._splits)
-        prepared, tokens, stride, allocate = _prepared_for(
-            self._options, self._layout, heads, specs
-        )
+        asked = self._options, self._layout, heads, top_k
+        (tables, rows, lengths), planned = _plans.find(asked, given)
+        key, step = planned.key, self._step
         handle = stream_handle(stream, readers.lengths)
-        step = self._step
-        if step is None or step.prepared is not prepared or step.tokens != tokens:
-            self._memory = allocate(handle)
+        if step is None or step.key[:2] != key[:2]:
+            self._memory = planned.allocate(handle)
         plan, workspace = map(pointer_of, self._memory)
         held = (*given, *self._memory)
-        self._step = _Step(prepared, tokens, top_k, tables, stride, plan, workspace, held)
-        if not tokens:
+        self._step = _Step(key, (tables, planned.table_stride, plan, workspace), held)
+        if not key.tokens:
             return
-        division = prepared.division
+        division = key.prepared.division
         arguments = PlanArguments(
             words=plan,
-            ends=plan + division.words_bytes(tokens * self._num_heads, tokens),
+            ends=plan + planned.ends,
             query_start_loc=0,
             seq_lens=lengths,
             table_rows=rows,
-            slices=tokens,
+            slices=key.tokens,
             heads=self._num_heads,
             lanes=division.lanes,
             parts=division.parts,
@@ -102,7 +116,7 @@ class BatchSelected:
             causal=False,
             most=top_k,
         )
-        prepared.plan(handle, arguments)
+        key.prepared.plan(handle, arguments)
 
     def run(
         self,
@@ -122,29 +136,10 @@ class BatchSelected:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(readers, …) before run")
-        prepared = step.prepared
-        check_spans(prepared, spans)
-        at = operands_of(prepared, step.tokens, query, (None, None), out, stream)
-        check_queries(prepared, at.query_stride)
-        positions, spec = inspect_or_address(selected)
-        _check_selected(spec, step.tokens, step.top_k)
-        run = Run(
-            out=at.out,
-            lse=0,
-            query=at.query,
-            num_tokens=step.tokens,
-            spans=spans,
-            span_tables=step.span_tables,
-            table_stride=step.table_stride,
-            plan=step.plan,
-            workspace=step.workspace,
-            softmax_scale=softmax_scale,
-            lines_of_position=_ALL_LINES,
-            selected=(positions, step.top_k),
-        )
-        if step.tokens:
-            prepared.attend(at.stream, run)
-        return at.result
+        check_spans(step.key.prepared, spans)
+        layer = spans.places[0], spans.scale_places[0], softmax_scale
+        new = _run.start(step.key, (query, selected, out), (*step.numbers, *layer), stream)
+        return new[0] if out is None else out
 
 
 def attend_selected(
@@ -184,32 +179,50 @@ def prepare_attention(
     kernels_for(MLAOptions(dtype, selected=True), layout, Heads(heads, splits), division, gpu.index)
 
 
-@prepared_once(1024)
-def _check_selected(spec: ArraySpec, tokens: int, top_k: int) -> None:
-    if spec:
-        view = view_at(spec)
-        match(selected=(view, f"{tokens} {top_k}"))
-        check_dense(np.int32, selected=view)
-
-
-@prepared_once(1024)
-def _prepared_for(
-    options: MLAOptions,
-    layout: SpanLayout,
-    heads: Heads,
-    specs: tuple[ArraySpec, ...],
-) -> tuple[PreparedMLA, int, int, Callable[[int], tuple[Any, ...]]]:
-    """Return the attention of readers with these specs, their number, the stride of tables, and the
-    allocator of its memory.
-    """
-    tokens, _, stride, gpu = check_readers(specs)
-    if not takes(options, layout, gpu.arch):
+def _prepare_plan(
+    options: tuple[MLAOptions, SpanLayout, Heads, int], given: dict[str, ArraySpec]
+) -> _Planned:
+    """Return what a step of readers with these specs needs; the last option is `top_k`."""
+    asked, layout, heads, top_k = options
+    tokens, _, stride, gpu = check_readers((*given.values(),))
+    if not takes(asked, layout, gpu.arch):
         raise ShapeError(
-            f"{options.dtype} queries over {layout.key_size} and {layout.value_size} "
+            f"{asked.dtype} queries over {layout.key_size} and {layout.value_size} "
             f"{layout.format.label} on {gpu.arch}; selected latents are read on Hopper, of "
             "512 + 64 floats of the queries' type"
         )
     division = divide_selected(tokens, heads.number, gpu.sm_count, splits=heads.splits)
-    prepared = kernels_for(options, layout, heads, division, gpu.index)
-    memory = memory_of(prepared, tokens, tokens * heads.number, splits=heads.splits)
-    return prepared, tokens, stride, allocator(specs[2], gpu, *memory)
+    prepared = kernels_for(asked, layout, heads, division, gpu.index)
+    lines = tokens * heads.number
+    memory = memory_of(prepared, tokens, lines, splits=heads.splits)
+    return _Planned(
+        _Key(prepared, tokens, top_k),
+        stride,
+        division.words_bytes(lines, tokens),
+        allocator(given["lengths"], gpu, *memory),
+    )
+
+
+_plans = Preparations("span_tables table_rows lengths", _prepare_plan)
+
+
+def _prepare_run(key: _Key, given: dict[str, ArraySpec]) -> Step:
+    """Return a run over arrays with these specs."""
+    prepared, tokens, top_k = key
+    if given["selected"] != ADDRESS:
+        view = view_at(given["selected"])
+        match(selected=(view, f"{tokens} {top_k}"))
+        check_dense(np.int32, selected=view)
+        check_device(prepared.gpu, selected=view)
+    others = {name: spec for name, spec in given.items() if name != "selected"}
+    stride, new = check_operands(prepared, tokens, others)
+    check_queries(prepared, stride)
+    if not tokens:
+        return Step(prepared.gpu, NamedCalls(), new)
+    calls, constants = prepared.attend(tokens, lines_of_position=_ALL_LINES)
+    return Step(prepared.gpu, calls, new, constants=constants | {"most": top_k, "lse": 0})
+
+
+_run = Operator(
+    "query selected out", _prepare_run, numbers=RUN_VALUES, maxsize=2048, addresses=True
+)

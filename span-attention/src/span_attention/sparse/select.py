@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from spaninfer_kernel_launch import (
     BEFORE_HOPPER,
     ArraySpec,
     Call,
+    Derived,
     Gpu,
     Launch,
+    NamedCalls,
+    Operator,
+    RenamedCall,
     Result,
     ShapeError,
-    allocator,
+    Step,
     check_dense,
-    check_results,
     compile_variant,
     get_gpu,
-    inspect_array,
     load,
     match,
-    pointer_of,
+    new_results,
     prepared_once,
-    stream_handle,
     user_cache,
     view_at,
 )
@@ -60,16 +61,6 @@ from span_attention.sparse.tuning import (
 )
 
 
-class _Places(NamedTuple):
-    """Addresses of a selection's arrays, each beginning with the same token."""
-
-    selected: int
-    query: int
-    weights: int
-    rows: int
-    lengths: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSelection:
     """The selection of the best `k` of at most `most` keys by that many tokens, of which one launch
@@ -83,53 +74,64 @@ class PreparedSelection:
     at_once: int
     most: int
     k: int
-    table_stride: int
     gpu: Gpu
     _score: Call[ScoreArguments]
 
-    def launch(self, handle: int, at: _Places, spans: Spans, tables: int, scores: int) -> None:
-        """Select for all tokens, as many at once as the scores have room for."""
+    @property
+    def select(self) -> tuple[NamedCalls, dict[str, int]]:
+        """The selection for all tokens, as many at once as scores have room for, and constants."""
+        calls: list[RenamedCall] = []
+        derived: dict[str, Derived] = {"key_map": ("keys", partial(_key_map, self))}
+        constants = {
+            "stride": score_stride(self.most),
+            "span_shift": self.layout.span_len.bit_length() - 1,
+            "box_tokens": self.box_tokens,
+            "k": self.k,
+        }
         for first in range(0, self.tokens, self.at_once):
             count = min(self.at_once, self.tokens - first)
-            line = first * self.tile.heads
-            self._launch_part(
-                handle,
-                count,
-                spans,
-                tables,
-                scores,
-                _Places(
-                    at.selected + 4 * first * self.k,
-                    at.query + 2 * line * INDEX_SIZE,
-                    at.weights + 4 * line,
-                    at.rows + 4 * first,
-                    at.lengths + 4 * first,
-                ),
-            )
+            own = {name: f"{name} from {first}" for name in _OF_SOME}
+            call, held = _select_for(count, self.most, self.gpu.index)
+            if self.k < self.most:  # else all that a token sees are selected
+                calls.append((self._score, own))
+            calls.append((call, own))
+            for name, of, size in self._of_tokens:
+                derived[own[name]] = of, (first * size).__add__
+            derived[own["query_map"]] = "query", partial(_query_map, self, first, count)
+            constants |= {own["tokens"]: count, own["most_held"]: held}
+        return NamedCalls(tuple(calls), derived), constants
 
-    def _launch_part(
-        self, handle: int, count: int, spans: Spans, tables: int, scores: int, at: _Places
-    ) -> None:
-        stride, lines = score_stride(self.most), count * self.tile.heads
-        box_tokens = min(self.layout.span_len, BLOCK)
-        arguments = ScoreArguments(
-            scores=scores,
-            stride=stride,
-            query_map=line_map(at.query, self.dtype, lines, INDEX_SIZE, self.tile.lines),
-            key_map=key_map(spans, self.dtype, box_tokens),
-            weights=at.weights,
-            span_tables=tables,
-            table_stride=self.table_stride,
-            table_rows=at.rows,
-            lengths=at.lengths,
-            tokens=count,
-            span_shift=self.layout.span_len.bit_length() - 1,
-            box_tokens=box_tokens,
-        )
-        if self.k < self.most:  # else all that a token sees are selected
-            self._score(handle, arguments)
-        select, held = _select_for(count, self.most, self.gpu.index)
-        select(handle, SelectArguments(at.selected, scores, stride, at.lengths, self.k, held))
+    @property
+    def box_tokens(self) -> int:
+        """Tokens of one TMA copy: those of a span, or of a block if spans are longer."""
+        return min(self.layout.span_len, BLOCK)
+
+    @property
+    def _of_tokens(self) -> tuple[tuple[str, str, int], ...]:
+        """Addresses that kernels are given, the arrays they lie in, and bytes of a token there."""
+        lists = [(name, name, 4) for name in ("table_rows", "lengths")]
+        return ("selected", "out", 4 * self.k), ("weights", "weights", 4 * self.tile.heads), *lists
+
+
+_OF_SOME = (
+    *("selected", "weights", "table_rows", "lengths"),
+    *("query_map", "tokens", "most_held"),
+)
+"""What launches of some of the tokens have of their own."""
+
+
+@lru_cache(maxsize=4096)
+def _key_map(kernel: PreparedSelection, keys: int) -> bytes:
+    """Return the map of a layer's keys at this address."""
+    return key_map(keys, kernel.layout, kernel.dtype, kernel.box_tokens)
+
+
+@lru_cache(maxsize=4096)
+def _query_map(kernel: PreparedSelection, first: int, count: int, query: int) -> bytes:
+    """Return the map of the lines of `count` tokens from the `first` one of the query."""
+    tile = kernel.tile
+    at = query + 2 * first * tile.heads * INDEX_SIZE
+    return line_map(at, kernel.dtype, count * tile.heads, INDEX_SIZE, tile.lines)
 
 
 def has_selection(dtype: str, layout: SpanLayout, heads: int, arch: str) -> bool:
@@ -164,41 +166,21 @@ def select_keys(
     Raises ShapeError, DTypeError or DeviceError for arrays that do not fit, and for sizes and GPUs
     other than those of `has_selection`.
     """
-    (q, q_spec), (w, w_spec) = inspect_array(query), inspect_array(weights)
-    given = (readers.span_tables, readers.table_rows, readers.lengths)
-    (tables, rows, lengths), specs = zip(*map(inspect_array, given), strict=True)
-    to, out_spec = inspect_array(out)
-    prepared, allocate, allocate_scores = _prepared_for(
-        spans.layout, (q_spec, w_spec, *specs), out_spec, top_k, readers.one_sequence
-    )
-    handle = stream_handle(stream, query)
-    if out is None:
-        (out,) = allocate(handle)
-        to = pointer_of(out)
-    if prepared is not None:
-        (scores,) = allocate_scores(handle)
-        places = _Places(to, q, w, rows, lengths)
-        prepared.launch(handle, places, spans, tables, pointer_of(scores))
-    return out
+    arrays = query, weights, readers.span_tables, readers.table_rows, readers.lengths, out
+    options = spans.layout, top_k, readers.one_sequence
+    new = _select_keys.start(options, arrays, spans.places[:1], stream)
+    return new[0] if out is None else out
 
 
-@prepared_once(1024)
-def _prepared_for(
-    layout: SpanLayout,
-    specs: tuple[ArraySpec, ...],
-    out: ArraySpec,
-    top_k: int,
-    one_sequence: bool,
-) -> tuple[
-    PreparedSelection | None,
-    Callable[[int], tuple[Any, ...]],
-    Callable[[int], tuple[Any, ...]],
-]:
-    """Return the selection of arrays with these specs, none of no token, and the allocators of its
-    result and of its scores.
+def _prepare_call(options: tuple[SpanLayout, int, bool], given: dict[str, ArraySpec]) -> Step:
+    """Return the selection of arrays with these specs.
+
+    Options are the layout of keys, `top_k`, and if all tokens are of one sequence.
     """
-    query, weights = map(view_at, specs[:2])
-    tokens, columns, table_stride, gpu = check_readers(specs[2:])
+    layout, top_k, one_sequence = options
+    query, weights = view_at(given["query"]), view_at(given["weights"])
+    readers = given["span_tables"], given["table_rows"], given["lengths"]
+    tokens, columns, table_stride, gpu = check_readers(readers)
     heads = match(query=(query, f"{tokens} H {INDEX_SIZE}"))["H"]
     match(weights=(weights, f"{tokens} {heads}"))
     check_dense(query.dtype, query=query)
@@ -216,27 +198,21 @@ def _prepared_for(
     k = min(top_k, most)
     if k < 1:
         raise ShapeError(f"top_k is {top_k}, and span_tables have room for {most}; at least 1")
-    result: Result = ("out", (tokens, k), np.int32, 4)
-    check_results((out,), gpu, result)
-    allocate = allocator(specs[0], gpu, result)
+    new = new_results(given, gpu, ("out", (tokens, k), np.int32, 4))
     if not tokens:
-        return None, allocate, allocate
+        return Step(gpu, NamedCalls(), new)
     tile = ScoreTile(heads, TOKENS_TOGETHER if one_sequence and tokens > 1 else 1)
     at_once = min(tokens, tile.rows_at_once(score_stride(most)))
-    prepared = PreparedSelection(
-        dtype,
-        layout,
-        tile,
-        tokens,
-        at_once,
-        most,
-        k,
-        table_stride,
-        gpu,
-        _score_for(dtype, tile, gpu.index),
-    )
+    score = _score_for(dtype, tile, gpu.index)
+    prepared = PreparedSelection(dtype, layout, tile, tokens, at_once, most, k, gpu, score)
+    calls, constants = prepared.select
     scores: Result = ("scores", (at_once, score_stride(most)), np.float32, 16)
-    return prepared, allocate, allocator(specs[0], gpu, scores)
+    return Step(gpu, calls, new, (scores,), constants | {"table_stride": table_stride})
+
+
+_select_keys = Operator(
+    "query weights span_tables table_rows lengths out", _prepare_call, numbers="keys"
+)
 
 
 def prepare_selection(dtype: str, heads: int, gpu: Gpu) -> None:
