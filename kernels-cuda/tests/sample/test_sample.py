@@ -1,5 +1,6 @@
 """Sampling against its definition in float64; all but the last tests need a GPU."""
 
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from spaninfer_kernels_cuda.sample import (
     Status,
     TokenLists,
     prepared,
+    tuning,
 )
 from spaninfer_op_reference import RowSampling, log_softmax, process, sample, top_logprobs
 from spaninfer_op_reference.candidates import keep_top_k, keep_typical, within_reach
@@ -549,24 +551,90 @@ def test_rows_that_few_others_stand_beside_say_the_same_to_the_last_bit(device):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_fewer_rows_have_work_the_more_blocks_share_each(monkeypatch):
-    made, called, gpu = [], [], SimpleNamespace(arch="sm_90a")
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocab", [150_001, 151_936])
+@pytest.mark.parametrize(("dtype", "blocks"), [(np.float32, 8), (ml_dtypes.bfloat16, 2)])
+def test_rows_that_blocks_hold_say_the_same_as_rows_that_are_read_again(
+    device, monkeypatch, vocab, dtype, blocks
+):
+    # As many blocks as hold such a row in the shared memory of an H200, not in that of the ring.
+    monkeypatch.setattr(
+        prepared, "blocks_of_row", lambda _, at_once: blocks if blocks in at_once else 1
+    )
+    rows = [
+        RowSampling(seed=i, position=i, typical_p=0.8, **each)
+        for i, each in enumerate([{}, dict(top_k=40), dict(temperature=0.3)] * 3)
+    ]
+    logits = logits_of("normal", len(rows), vocab, dtype)
+    logits[6:] = 0.5  # equal deviations, which no bin tells apart
+    batch = batch_of(rows, vocab, [(5, 0)] * len(rows))
+    flags = dict(logprobs=True, typical=True, busy=Busy(typical=9, logprobs=9))
+
+    held = *device.run(logits, batch, **flags), device.kept
+    monkeypatch.setattr(prepared, "held_packs", lambda *_, **__: 2**20)  # more than there is room
+    read = *device.run(logits, batch, **flags), device.kept
+
+    for ours, theirs in zip((*held[3], held[4]), (*read[3], read[4]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(held[0], read[0])
+
+
+H200_AT_ONCE = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+
+
+def launches_of(monkeypatch, *, rows, row_bytes, arch="sm_90a", block_bytes=232_448):
+    """A kernel whose blocks share rows, the launches that it prepared, and those that it used."""
+    made, used = [], []
 
     def call_of(_kernel, launch, *constants):
         assert constants == ((1, 2),)
-        made.append(launch.grid)
-        return lambda *_: called.append(launch.grid[0])
+        made.append(launch)
+        return lambda *_: used.append(launch)
 
-    h200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
     monkeypatch.setattr(prepared, "Call", call_of)
-    monkeypatch.setattr(prepared, "_at_once", lambda _: h200)
-    kernel = prepared._Shared(SimpleNamespace(gpu=gpu), 64, (1, 2))
+    monkeypatch.setattr(prepared, "_at_once", lambda _: H200_AT_ONCE)
+    gpu = SimpleNamespace(arch=arch, shared_bytes=block_bytes)
+    return prepared._Shared(SimpleNamespace(gpu=gpu), rows, row_bytes, (1, 2)), made, used
+
+
+def test_the_fewer_rows_have_work_the_more_blocks_share_each(monkeypatch):
+    kernel, made, used = launches_of(monkeypatch, rows=64, row_bytes=2 * 151_936)
 
     for busy in (None, 64, 16, 7, 0, 100, 7):
         kernel(stream=5, arguments=(), busy=busy)
 
-    assert made == [(2, 64, 1), (6, 64, 1), (8, 64, 1)]
-    assert called == [2, 2, 6, 8, 8, 2, 8]
+    assert [launch.grid for launch in made] == [(2, 64, 1), (6, 17, 1), (8, 15, 1)]
+    assert [launch.cluster for launch in made] == [(2, 1, 1), (6, 1, 1), (8, 1, 1)]
+    assert [launch.grid[0] for launch in used] == [2, 2, 6, 8, 8, 2, 8]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 15, 16, 64, 200])
+@pytest.mark.parametrize("busy", [None, 1, 7, 15, 16, 30, 64, 200])
+def test_there_is_a_cluster_for_every_row_with_work(monkeypatch, rows, busy):
+    kernel, _, used = launches_of(monkeypatch, rows=rows, row_bytes=2 * 151_936)
+
+    kernel(stream=5, arguments=(), busy=busy)
+
+    (launch,) = used
+    blocks, clusters, _ = launch.grid
+    assert min(rows if busy is None else busy, rows) <= clusters <= rows
+    assert clusters == rows or clusters <= H200_AT_ONCE[blocks]
+
+
+@pytest.mark.parametrize("length", [1, 16_384, 151_936, 262_144, 1_000_000])
+@pytest.mark.parametrize("busy", [1, 16, 64])
+def test_blocks_hold_a_row_where_shared_memory_has_the_room(monkeypatch, length, busy):
+    kernel, _, used = launches_of(monkeypatch, rows=64, row_bytes=2 * length)
+
+    kernel(stream=5, arguments=(), busy=busy)
+
+    (launch,) = used
+    shape = tuning.SHAPES["sm_90a"]
+    lists = tuning.shared_bytes(shape)  # with a ring of packs to read through
+    packs = math.ceil(2 * length / (16 * shape.threads * launch.grid[0]))  # a thread's of a block's
+    held = tuning.LIST_BYTES + 16 * packs * shape.threads
+    assert launch.shared_bytes == (lists if held > 232_448 else max(lists, held))
+    assert launch.shared_bytes <= 232_448
 
 
 @pytest.mark.gpu
@@ -589,21 +657,24 @@ def test_however_many_blocks_share_a_row_it_draws_the_same(device, monkeypatch, 
                 dict(top_p=0.9),  # below it, in a small zone
                 dict(top_p=0.9),  # of equal logits: in the row, by index
                 dict(top_k=5000),  # in the row, the list being too short
+                dict(typical_p=0.8),
+                dict(typical_p=0.8, top_k=5000),
             ]
         )
     ]
     rows.append(wishes_with_everything(vocab)[15])
     logits = logits_of("normal", len(rows), vocab)
     logits[5] = 0.5
-    batch = batch_of(rows, vocab, [(-1, 0)] * 7 + [(5, 1)])
+    batch = batch_of(rows, vocab, [(-1, 0)] * 9 + [(5, 1)])
+    flags = dict(penalties=True, masked=True, logprobs=True, typical=True)
 
-    tokens, status, _, told = device.run(logits, batch, penalties=True, masked=True, logprobs=True)
+    tokens, status, _, told = device.run(logits, batch, **flags)
 
     check(logits, rows, tokens, status)
-    expected = process(logits[7].astype(np.float64), rows[7])
-    found = top_logprobs(expected[None], tokens[7:], 5)
-    np.testing.assert_allclose(told[0][7], found.chosen[0], rtol=2e-6, atol=2e-6)
-    np.testing.assert_allclose(told[3][7][:5], found.top[0], rtol=2e-6, atol=2e-6)
+    expected = process(logits[9].astype(np.float64), rows[9])
+    found = top_logprobs(expected[None], tokens[9:], 5)
+    np.testing.assert_allclose(told[0][9], found.chosen[0], rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(told[3][9][:5], found.top[0], rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.gpu

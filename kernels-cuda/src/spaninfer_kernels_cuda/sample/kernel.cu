@@ -124,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (slot < 0) return;  // the whole cluster
   const SamplingParams& params = all_params[slot];  // read where it is needed: registers are scarce
   const int position = positions[blockIdx.y];
-  Row row = row_of(logits, length, stride, params, slot, position, allowed, changed, processed);
+  Row row = row_of(logits, blockIdx.y, length, stride, params, slot, position, allowed, changed,
+                   processed);
   if (kept && params.is_typical()) {
     row.allowed = kept + blockIdx.y * static_cast<size_t>((length + 31) / 32);
   }

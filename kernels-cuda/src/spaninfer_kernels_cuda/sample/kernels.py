@@ -33,7 +33,10 @@ class PenaltyArguments(NamedTuple):
 
 
 class TypicalArguments(NamedTuple):
-    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps."""
+    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps.
+
+    There may be fewer clusters than `rows`, but no fewer than rows with work: also in logprobs.
+    """
 
     kept: Pointer
     logits: Pointer
@@ -43,6 +46,7 @@ class TypicalArguments(NamedTuple):
     allowed: Pointer
     changed: Pointer
     processed: Pointer
+    rows: Int32
 
 
 class TokenArguments(NamedTuple):
@@ -94,6 +98,7 @@ class LogprobArguments(NamedTuple):
     allowed: Pointer
     changed: Pointer
     processed: Pointer
+    rows: Int32
     length: Int32
     stride: Int64
 

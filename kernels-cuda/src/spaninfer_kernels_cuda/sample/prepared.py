@@ -18,6 +18,7 @@ from spaninfer_kernel_launch import (
     NamedCalls,
     clusters_at_once,
     compile_variant,
+    element_of,
     load,
     pointer_of,
     stream_handle,
@@ -42,6 +43,7 @@ from spaninfer_kernels_cuda.sample.tuning import (
     blocks_of_row,
     changed_bytes,
     check,
+    held_packs,
     shared_bytes,
 )
 from spaninfer_kernels_cuda.sample.variant import variant_for
@@ -52,21 +54,27 @@ ArgumentsT = TypeVar("ArgumentsT", bound=tuple[Any, ...])
 class _Shared(Generic[ArgumentsT]):
     """A kernel in which a cluster of blocks shares each row: the fewer rows have work, the more.
 
-    Blocks of a row without work end at once. Where 6 of 64 rows want log-probabilities, 8 blocks
-    for each row take less time than the 2 that all 64 leave.
+    Where few rows have work, there are as many clusters as run at the same time, and the kernel
+    finds the rows: 6 of 64 rows that want log-probabilities have 8 blocks each, where 64 leave 2.
+    Blocks hold a row in shared memory where it has the room.
     """
 
-    def __init__(self, kernel: Kernel[ArgumentsT], rows: int, *constants: tuple[Any, ...]) -> None:
+    def __init__(
+        self, kernel: Kernel[ArgumentsT], rows: int, row_bytes: int, *constants: tuple[Any, ...]
+    ) -> None:
         self._kernel, self._rows, self._constants = kernel, rows, constants
+        self._row_bytes = row_bytes
         self._calls: dict[int, Call[ArgumentsT]] = {}  # by blocks of a row
 
     def __call__(self, stream: int, arguments: ArgumentsT, busy: int | None = None) -> None:
         """Launch it for all rows, of which `busy` have work; all unless given."""
         working = self._rows if busy is None else max(min(busy, self._rows), 1)
-        blocks = blocks_of_row(working, _at_once(self._kernel))
+        at_once = _at_once(self._kernel)
+        blocks = blocks_of_row(working, at_once)
         call = self._calls.get(blocks)
         if call is None:
-            launch = _launch(self._rows, blocks, self._kernel.gpu)
+            clusters = min(at_once.get(blocks, self._rows), self._rows)
+            launch = _launch(clusters, blocks, self._kernel.gpu, self._row_bytes)
             call = self._calls[blocks] = Call(self._kernel, launch, *self._constants)
         call(stream, arguments)
 
@@ -119,7 +127,7 @@ class PreparedSample:
         if rows.changed:
             self._penalize(handle, _penalties(rows, known, lists or TokenLists()))
         if rows.kept:
-            self._keep_typical(handle, _typical(rows), busy and busy.typical)
+            self._keep_typical(handle, _typical(rows, self.rows), busy and busy.typical)
         arguments = TokenArguments(
             out=pointer_of(out[0]),
             status=pointer_of(out[1]),
@@ -171,6 +179,7 @@ class PreparedSample:
             allowed=rows.mask,
             changed=rows.changed,
             processed=rows.processed,
+            rows=self.rows,
             length=self.length,
             stride=self.row_stride,
         )
@@ -205,7 +214,7 @@ class _Addresses(NamedTuple):
     kept: int
 
 
-def _typical(rows: _Addresses) -> TypicalArguments:
+def _typical(rows: _Addresses, count: int) -> TypicalArguments:
     """Return the arguments of sample_typical."""
     return TypicalArguments(
         kept=rows.kept,
@@ -216,6 +225,7 @@ def _typical(rows: _Addresses) -> TypicalArguments:
         allowed=rows.mask,
         changed=rows.changed,
         processed=rows.processed,
+        rows=count,
     )
 
 
@@ -265,9 +275,10 @@ def prepare(
         alone = Launch((1, rows, 1), (SHAPES[gpu.arch].threads, 1, 1), overlaps=True)
         together = _launch(rows, blocks_of_row(rows, _at_once(sampler)), gpu)
         penalize = Call(load(compiled, gpu, SAMPLE_PENALTIES), alone, sizes)
-        keep_typical = _Shared(load(compiled, gpu, SAMPLE_TYPICAL), rows, sizes)
+        row_bytes = length * element_of(dtype).itemsize
+        keep_typical = _Shared(load(compiled, gpu, SAMPLE_TYPICAL), rows, row_bytes, sizes)
         sample = Call(sampler, together, sizes)
-        logprobs = _Shared(load(compiled, gpu, SAMPLE_LOGPROBS), rows)
+        logprobs = _Shared(load(compiled, gpu, SAMPLE_LOGPROBS), rows, row_bytes)
     return PreparedSample(
         rows,
         length,
@@ -281,13 +292,16 @@ def prepare(
     )
 
 
-def _launch(rows: int, blocks: int, gpu: Gpu) -> Launch:
-    """Return the launch in which each row has a cluster of that many blocks."""
+def _launch(rows: int, blocks: int, gpu: Gpu, held_bytes: int = 0) -> Launch:
+    """Return the launch in which each row has a cluster of that many blocks, which hold rows of
+    `held_bytes` if they can.
+    """
     shape = SHAPES[gpu.arch]
+    needed = shared_bytes(shape, held_packs(held_bytes, blocks, shape.threads))
     return Launch(
         (blocks, rows, 1),
         (shape.threads, 1, 1),
-        shared_bytes=shared_bytes(shape),
+        shared_bytes=needed if needed <= gpu.shared_bytes else shared_bytes(shape),
         cluster=(blocks, 1, 1),
         overlaps=True,
     )

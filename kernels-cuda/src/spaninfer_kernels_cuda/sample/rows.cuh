@@ -17,7 +17,7 @@ struct Stream {
       : row(row), length(length), next(first), step(step),
         is_aligned(reinterpret_cast<size_t>(row) % 16 == 0), stage(0) {
 #if STAGES > 0
-    ring = &shared.ring[0][threadIdx.x];
+    ring = packs_behind(shared) + threadIdx.x;
 #pragma unroll 1
     for (int ahead = 0; ahead < kStages - 1; ++ahead) ask(ahead);
 #endif
@@ -181,14 +181,15 @@ __device__ __forceinline__ int take(int* counter) {
   return __shfl_sync(lanes, first, leader) + __popc(lanes & ((1u << lane) - 1));
 }
 
-__device__ __forceinline__ Row row_of(const T* logits, int length, long long stride,
-                                      const SamplingParams& params, int slot, int position,
-                                      const unsigned* allowed, const unsigned* changed,
-                                      const float* processed) {
+// Row `number` of all.
+__device__ __forceinline__ Row row_of(const T* logits, unsigned number, int length,
+                                      long long stride, const SamplingParams& params, int slot,
+                                      int position, const unsigned* allowed,
+                                      const unsigned* changed, const float* processed) {
   const size_t words = (length + 31) / 32;
   const bool is_processed = changed && params.is_processed(position);
   const bool is_masked = allowed && params.masked;
-  return {logits + blockIdx.y * stride, length, is_masked ? allowed + slot * words : nullptr,
-          is_processed ? changed + blockIdx.y * words : nullptr,
-          processed + static_cast<size_t>(blockIdx.y) * length};
+  return {logits + number * stride, length, is_masked ? allowed + slot * words : nullptr,
+          is_processed ? changed + number * words : nullptr,
+          processed + static_cast<size_t>(number) * length};
 }

@@ -4,10 +4,12 @@
 struct Weight {
   float largest, bits_per_x;
 
-  __device__ __forceinline__ Mass operator()(float x) const {
+  // The weight in units of mass, of which `operator()` is the nearest number.
+  __device__ __forceinline__ float units(float x) const {
     const float bits = fminf((x - largest) * bits_per_x, 0.0f);
-    return bits < kReach * kBitsPerNat ? 0 : __float2ull_rn(exp2_fast(bits) * kUnit);
+    return bits < kReach * kBitsPerNat ? 0.0f : exp2_fast(bits) * kUnit;
   }
+  __device__ __forceinline__ Mass operator()(float x) const { return __float2ull_rn(units(x)); }
   __device__ __forceinline__ Mass mass_of(Key key) const { return (*this)(value_of(key)); }
 };
 
@@ -40,6 +42,27 @@ __device__ __forceinline__ Number sum_before(Number own, Number (&of_warp)[kWarp
   const Number before = warp_sum(lane < warp ? part : Number(0));
   __syncthreads();
   return before + sum - own;
+}
+
+// The row of a cluster: its own where there are as many clusters as rows, else among the rows with
+// work that of its number; -1 where there are fewer of them.
+template <typename HasWork>
+__device__ __forceinline__ int row_of_cluster(int rows, HasWork has_work, Shared& shared) {
+  const int number = static_cast<int>(blockIdx.y);
+  if (static_cast<int>(gridDim.y) == rows) return has_work(number) ? number : -1;
+  if (threadIdx.x == 0) shared.bin = -1;
+  Mass before = 0;
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kThreads) {
+    const int row = first + static_cast<int>(threadIdx.x);
+    const bool takes_part = row < rows && has_work(row);
+    Mass total;
+    const Mass place = before + sum_before(Mass(takes_part), shared.mass_of_warp, &total);
+    if (takes_part && place == number) shared.bin = row;
+    before += total;
+  }
+  __syncthreads();
+  return shared.bin;
 }
 
 // The keys that a threshold keeps: a number of them, a mass, or a share of their mass and of the

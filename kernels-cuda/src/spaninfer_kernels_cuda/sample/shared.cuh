@@ -1,6 +1,6 @@
 // Sizes and shared memory of the sampling kernels.
 //
-// Macros: THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic, for Shared).
+// Macros: THREADS, STAGES (0 before Ampere), SHARED_BYTES (dynamic: Shared, and packs behind it).
 
 using Key = unsigned long long;
 using Mass = unsigned long long;
@@ -47,14 +47,11 @@ struct Range {
   bool is_short;  // about as many as the list can hold
 };
 
-struct Shared {
+struct alignas(16) Shared {
   Key list[kList];
-#if STAGES > 0
-  Pack<T, kVector> ring[kStages][kThreads];
-#endif
   Mass masses[kBins];
   int counts[kBins];
-  Mass mass_of_warp[kWarps];
+  Mass mass_of_warp[kWarps], other_of_warp[kWarps];
   Best best_of_warp[kWarps];
   Best best;
   Key threshold;  // found by the first block in the list; kAbsent: not there
@@ -63,6 +60,7 @@ struct Shared {
   int ahead;      // elements more likely than the chosen one
   unsigned most;  // order_of the largest value
   int status;
+  int number;     // of the row
   int reach;      // the score in bits that a winner must exceed, as an ordered integer
   int bin;  // from here: of a search
   Mass larger, reached;
@@ -72,7 +70,12 @@ struct Shared {
   float zone_from;  // the value that is the unit of the zone's mass
   Range range;  // read where it is needed: registers are scarce
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "what the host asks for");
+static_assert(sizeof(Shared) + kStages * kThreads * 16 <= SHARED_BYTES, "what the host asks for");
+
+// The packs of the block's threads, kThreads apart for each, behind the rest of shared memory.
+__device__ __forceinline__ Pack<T, kVector>* packs_behind(Shared& shared) {
+  return reinterpret_cast<Pack<T, kVector>*>(&shared + 1);
+}
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

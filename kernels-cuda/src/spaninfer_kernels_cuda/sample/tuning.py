@@ -26,7 +26,8 @@ SHAPES = {
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers suffice
 only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills.
 Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
-LIST_BYTES = 58_368  # struct Shared of shared.cuh without the packs; it asserts that it fits
+LIST_BYTES = 58_624  # struct Shared of shared.cuh without the packs; it asserts that it fits
+_PACK_BYTES = 16
 MAX_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MAX_ROWS = 65535  # the second axis of a grid
 MAX_TOP = 128  # top log-probabilities; each token is compared with each
@@ -47,13 +48,23 @@ def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
     return max((blocks for blocks, clusters in at_once.items() if clusters >= rows), default=1)
 
 
-def shared_bytes(shape: Shape) -> int:
-    """Return the shared memory of a block.
+def shared_bytes(shape: Shape, packs: int = 0) -> int:
+    """Return the shared memory of a block whose threads hold that many packs, or as many as each
+    has in flight.
 
     >>> [shared_bytes(SHAPES[arch]) for arch in ("sm_75", "sm_80", "sm_90a")]
-    [58368, 78848, 123904]
+    [58624, 79104, 124160]
     """
-    return LIST_BYTES + shape.stages * shape.threads * 16
+    return LIST_BYTES + max(shape.stages, packs) * shape.threads * _PACK_BYTES
+
+
+def held_packs(row_bytes: int, blocks: int, threads: int) -> int:
+    """Return the packs of a row that a thread reads where so many blocks share the row.
+
+    >>> [held_packs(2 * 151_936, blocks, threads=1024) for blocks in (1, 2, 8)]
+    [19, 10, 3]
+    """
+    return -(-row_bytes // (blocks * threads * _PACK_BYTES))
 
 
 def changed_bytes(rows: int, length: int) -> int:

@@ -16,7 +16,7 @@ from spaninfer_kernels_cuda.sample.tuning import SHAPES, shared_bytes
 
 _PARTS = (
     *("params", "shared", "keys", "rows", "gumbel_max", "best", "search", "collect"),
-    *("search_row", "truncation", "typical", "logprobs", "penalties"),
+    *("search_row", "truncation", "held", "typical", "logprobs", "penalties"),
 )
 SOURCE = Source(
     "spaninfer_kernels_cuda",
