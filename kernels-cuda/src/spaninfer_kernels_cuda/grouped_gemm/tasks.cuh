@@ -63,7 +63,7 @@ __device__ __forceinline__ void count_tiles(Experts& all, const int* ends, int e
   __syncthreads();
 }
 
-// Where rows of the expert at a place begin; those of the first shared one follow the last routed's.
+// Where rows of the expert at a place begin: of the first shared one behind the last routed one.
 __device__ __forceinline__ int first_row(const Experts& all, int place) {
   if constexpr (SHARED > 0) {
     return place == SHARED ? 0 : all.row_ends[(place > 0 ? place : SHARED + ROUTED) - 1];
