@@ -199,7 +199,7 @@ __device__ __forceinline__ void divide(const HeldRow& held, const Deviations& ke
 // The least key of the list that is kept: those from it on have the mass `wanted`. By one block.
 //
 // Of keys between the least and the largest that may be it, masses are summed in bins. A key's mass
-// is summed in two parts of 20 and 21 bits: atomic additions of 64 bits to shared memory take turns.
+// is summed in parts of 20 and 21 bits: atomic additions of 64 bits to shared memory take turns.
 __device__ __forceinline__ Key least_of_list(const List& list, const Deviations& keys, Mass wanted,
                                              Shared& shared) {
   constexpr int kLowBits = 20;
