@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel
 
@@ -104,5 +104,13 @@ LIST_PARAMETERS: list[dict[str, Any]] = [
         "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
     },
     {"name": "after", "in": "query", "schema": {"type": "string"}},
+    {
+        "name": "include",
+        "in": "query",
+        "schema": {
+            "type": "array",
+            "items": {"type": "string", "enum": list(get_args(Includable))},
+        },
+    },
 ]
 """The parameters of the list, as they are described."""
