@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 from code_forms import FORMS, made, meant
-from expansion import FEW, expands, may_lack, most_few, rows_seen
+from expansion import FEW, expands, may_lack, most_few, rows_seen, seen_together
 from spaninfer_kernels_cpu import linear, pack_codes
 from spaninfer_kernels_cpu.gemm.gemm_call import Epilogue, Gemm
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
@@ -37,7 +37,7 @@ def multiplied(name, outputs, channels, num_rows, x=None):
     if expands(format, num_rows):
         seen, lacking = rows_seen(x, format), lacking + may_lack(format, numbers, sizes)
     else:
-        seen = activations(x, format.group or channels)
+        seen = activations(x, seen_together(format, channels))
     return out, seen @ numbers.T, np.abs(seen) @ lacking.T + 1e-30
 
 

@@ -6,7 +6,15 @@ import pytest
 from code_forms import FORMS
 from spaninfer_kernels_cpu import Format, MicroKernels
 from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS
-from spaninfer_kernels_cpu.gemm.tuning import ROWS, candidates, choose, is_within
+from spaninfer_kernels_cpu.gemm.tuning import (
+    BOUND,
+    EXPANDED_BOUND,
+    ROWS,
+    bound_of,
+    candidates,
+    choose,
+    is_within,
+)
 
 LEVELS = {level.name: level for level in ISA_LEVELS}
 KINDS = [Format("float32"), Format("bfloat16"), Format("int8", 32), FORMS["Q4_K"]]
@@ -142,3 +150,13 @@ def test_a_candidate_begins_only_if_one_as_slow_as_the_slowest_still_fits():
     assert is_within(spent_s=0, longest_s=0, budget_s=10)
     assert is_within(spent_s=7, longest_s=3, budget_s=10)
     assert not is_within(spent_s=7.1, longest_s=3, budget_s=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("Q4_K", EXPANDED_BOUND), ("Q6_K", EXPANDED_BOUND), ("Q4_0", BOUND)]
+)
+def test_kernels_that_see_activations_by_records_are_as_like_others_as_expanded_codes(name, bound):
+    avx2, vnni = (of(FORMS[name], level)[0] for level in ("avx2", "avx2_vnni"))
+
+    assert bound_of(avx2, vnni) == bound_of(vnni, avx2) == bound
+    assert bound_of(avx2, avx2) == BOUND

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 from numba import njit
-from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
+from spaninfer_kernels_cpu.quantisation.quantize_activations import (
+    RowSizes,
+    quantize_row,
+    quantize_row_in_parts,
+)
 
 PADDED = {16: 16, 32: 32, 64: 64, 20: 24, 130: 144}
 BEYOND = 77
@@ -11,8 +15,14 @@ BEYOND = 77
 
 @njit
 def write(x, group, padded, channel_bytes, most, out):
-    sizes = RowSizes(x.size, group, padded, channel_bytes, 8, -(-x.size // group), most)
+    sizes = RowSizes(x.size, group, padded, channel_bytes, 8, -(-x.size // group), most, 1)
     quantize_row(x.ctypes.data, sizes, out.ctypes.data)
+
+
+@njit
+def write_in_parts(x, group, groups, offset, parts, out):
+    sizes = RowSizes(x.size, group, group, 1, offset, groups, 127, parts)
+    quantize_row_in_parts(x.ctypes.data, sizes, out.ctypes.data)
 
 
 def coded(x, group, channel_bytes, most=127):
@@ -82,3 +92,25 @@ def test_zeros_have_the_scale_1_and_nan_is_the_scale_of_its_group_alone():
     assert scales[2] == np.float32(2) / np.float32(127)
     assert not codes[0].any()
     assert codes[2, 70 - 64] == -127
+
+
+@pytest.mark.parametrize("offset", [0, 32])
+@pytest.mark.parametrize("parts", [8, 16])
+def test_groups_in_parts_end_with_a_scale_and_the_sum_of_each_part(parts, offset):
+    """300 channels fill a group of 256 and a part of one, and leave a third empty."""
+    x = np.random.default_rng(parts).standard_normal(300).astype(np.float32)
+    end = np.dtype([("scale", "<f4"), ("sums", "<i2", (parts, 2) if offset else (parts, 1))])
+    out = np.full(3 * (256 + end.itemsize) + 1, BEYOND, np.uint8)
+
+    write_in_parts(x, 256, 3, offset, parts, out)
+
+    codes, ends = out[:768].view(np.int8).reshape(3, 256), out[768:-1].copy().view(end)
+    whole = np.concatenate([x, np.zeros(468, np.float32)]).reshape(3, 256)
+    largest = np.abs(whole).max(1)
+    scales = np.where(largest == 0, np.float32(1), largest / np.float32(127))
+    np.testing.assert_array_equal(ends["scale"], scales)
+    np.testing.assert_array_equal(codes, np.rint(whole / scales[:, None]))
+    sums = codes.reshape(3, parts, -1, 2, 2).sum((2, 4))
+    expected = -offset * sums if offset else sums.sum(2, keepdims=True)
+    np.testing.assert_array_equal(ends["sums"], expected)
+    assert out[-1] == BEYOND

@@ -41,13 +41,10 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         _, parameters, first, room = arguments
-        if micro.by_blocks and micro.ahead:
-            for line in range(micro.parameter_bytes // CACHE_LINE):
-                place = v.at(b, parameters, CACHE_LINE * line + micro.ahead)
-                v.prefetch(b, place, nearness=micro.nearness)
+        ask_for_scales(b, micro, parameters)
         if codes.inner is not None:
             for block in range(micro.blocks):
-                bits = _Bits(b, micro, parameters, b.add(first, v.I64(block)))
+                bits = RecordBits(b, micro, parameters, b.add(first, v.I64(block)))
                 to = v.at(b, room, BLOCK_BYTES * block)
                 for number, value in enumerate(_outer_times_inner(b, bits, codes, codes.inner)):
                     v.store(b, value, v.at(b, to, BLOCK_BYTES * micro.blocks * number))
@@ -64,8 +61,16 @@ def expand_scales(_context: Any, kind: Any, _parameters: Any, _block: Any, _room
     return types.void(kind, *[types.int64] * 3), emit
 
 
+def ask_for_scales(b: Builder, micro: MicroKernel, parameters: Value) -> None:
+    """Prefetch what comes `ahead` of a record's scales, where blocks are multiplied one by one."""
+    if micro.by_blocks and micro.ahead:
+        for line in range(micro.parameter_bytes // CACHE_LINE):
+            place = v.at(b, parameters, CACHE_LINE * line + micro.ahead)
+            v.prefetch(b, place, nearness=micro.nearness)
+
+
 def _outer_times_inner(
-    b: Builder, bits: _Bits, codes: Codes, inner: InnerScales
+    b: Builder, bits: RecordBits, codes: Codes, inner: InnerScales
 ) -> Iterator[Value]:
     """Yield scales of all groups, then biases if there are any; one at a time is in registers."""
     groups, width = codes.record_groups, inner.bits
@@ -81,7 +86,7 @@ def _outer_times_inner(
             yield b.fmul(v.to_float(b, number), outer)
 
 
-class _Bits:
+class RecordBits:
     """The string of bits behind a record, of the outputs of a block."""
 
     def __init__(self, b: Builder, micro: MicroKernel, parameters: Value, block: Value) -> None:

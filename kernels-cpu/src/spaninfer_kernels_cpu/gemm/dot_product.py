@@ -177,7 +177,11 @@ class _Madd(_Portable):
         return products if running is None else b.add(running, products)
 
     def end_small(self, b: Builder, sums: Value, running: Value) -> Value:
-        return b.add(sums, self.pairs(b, running, constant(I16X32, 1)))
+        return self.end_scaled(b, sums, running, constant(I16X32, 1))
+
+    def end_scaled(self, b: Builder, sums: Value, running: Value, scale: Value) -> Value:
+        """Return sums + what was added since `start_small(sums)`, times a scale of 16 bits."""
+        return b.add(sums, self.pairs(b, running, scale))
 
     def pairs(self, b: Builder, w: Value, x: Value) -> Value:
         return _by_halves(b, "llvm.x86.avx2.pmadd.wd", w, x)
@@ -193,14 +197,17 @@ class _Usdot(_Bytes):
         return _by_quarters(b, "llvm.aarch64.neon.usdot.v4i32.v16i8", sums, w, x)
 
 
+MADD = _Madd()
+
 DOTS: dict[str, Dots] = {
     "portable": _Portable(),
     "usdot": _Usdot(),
-    "madd": _Madd(),
+    "madd": MADD,
+    "whole scales": MADD,
     "vnni256": _Vnni256(),
     "vnni512": _Vnni512(),
 }
-"""By the names that ISA levels use."""
+"""By the names that ISA levels use, and "whole scales" (`whole_scales`)."""
 
 
 def _bfdot(b: Builder, sums: Value, w: Value, x: Value) -> Value:

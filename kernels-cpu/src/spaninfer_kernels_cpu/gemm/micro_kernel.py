@@ -38,7 +38,9 @@ SMALL_TILE_ROWS = 4
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 
 IsaPath = (
-    ByteDot | Bf16Dot | Literal["fma", "tiles", "split tiles", "expanded tiles", "expanded bytes"]
+    ByteDot
+    | Bf16Dot
+    | Literal["fma", "tiles", "split tiles", "expanded tiles", "expanded bytes", "whole scales"]
 )
 
 _BY_TILES = ("tiles", "split tiles", "expanded tiles")
@@ -52,7 +54,8 @@ class MicroKernel(Constant):
     BF16_DOTS, codes of 8 bits, or of 16 where `dot_product` multiplies 8-bit weights so. "tiles"
     (`amx_tile`) takes what the kind asks for, bfloat16 or int8; "split tiles" float32 as the sum of
     two bfloat16; "expanded tiles" bfloat16, to which codes are expanded (`expanded_panel`);
-    "expanded bytes" codes of 8 bits in larger groups, as weights are then (`expanded_bytes`).
+    "expanded bytes" codes of 8 bits in larger groups, as weights are then (`expanded_bytes`);
+    "whole scales" codes of 8 bits in groups of a record (`whole_scales`).
     Weights `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is
     not at all. `codes` are None of numbers; `unpacked` ones lie as products take them. With
     `at_once` blocks at once, sums are in memory (`paced_tile`).
@@ -94,7 +97,8 @@ class MicroKernel(Constant):
         codes = self.codes
         if codes is None or self.rows > 1 or self.isa_path == "vnni512":
             return False
-        return codes.is_paired or len(codes.planes) > 1 or self.isa_path != "madd"
+        is_madd = self.isa_path in ("madd", "whole scales")
+        return codes.is_paired or len(codes.planes) > 1 or not is_madd
 
     @property
     def nearness(self) -> int:
@@ -107,6 +111,8 @@ class MicroKernel(Constant):
 
         Of tiles that multiply 256 bits at a time, where codes are not bytes with flat scales.
         """
+        if self.has_whole_scales:
+            return True
         if self.codes is None or self.codes.activation_bits != 8 or self.isa_path != "madd":
             return False
         if self.codes.is_paired:
@@ -124,11 +130,17 @@ class MicroKernel(Constant):
         return self.isa_path == "expanded bytes"
 
     @property
+    def has_whole_scales(self) -> bool:
+        """True if scales are multiplied by in integers (`whole_scales`)."""
+        return self.isa_path == "whole scales"
+
+    @property
     def unpacking(self) -> MicroKernel:
         """The micro-kernel that multiplies by unpacked blocks, or by expanded panels."""
         if self.expands_to_bytes:
             return MicroKernel("codes", "vnni512", self.rows, PANEL // LANES, codes=EXPANDED)
-        return replace(self, rows=SMALL_TILE_ROWS, ahead=0, unpacked=True)
+        rows = self.rows if self.has_whole_scales else SMALL_TILE_ROWS
+        return replace(self, rows=rows, ahead=0, unpacked=True)
 
     @property
     def unpacked_channels(self) -> int:
@@ -221,6 +233,18 @@ class MicroKernel(Constant):
         return 2 if is_wide and DOTS[self.isa_path].wide_activations else 1
 
     @property
+    def has_minimums(self) -> bool:
+        """True if groups of codes have a bias, or a minimum."""
+        return self.codes is not None and self.codes.shift == "bias"
+
+    @property
+    def record_end_bytes(self) -> int:
+        """Bytes of what a row ends with, for each record."""
+        if self.has_whole_scales:
+            return 4 + self.record_groups * (2 if self.has_minimums else 4)
+        return ROW_PARAMETER_BYTES * self.record_groups
+
+    @property
     def unit_channels(self) -> int:
         """Channels of a unit of codes."""
         return UNIT if self.codes is None else self.codes.unit
@@ -245,7 +269,8 @@ def row_bytes(layout: Layout, micro: MicroKernel) -> int:
     if micro.expands_to_bytes:
         return whole_lines(expanded_groups(layout) * (EXPANDED_GROUP + ROW_PARAMETER_BYTES))
     num_bytes = layout.groups * layout.padded_channels * micro.channel_bytes
-    return whole_lines(num_bytes + layout.groups * ROW_PARAMETER_BYTES * layout.format.is_quantised)
+    ends = layout.records * micro.record_end_bytes * layout.format.is_quantised
+    return whole_lines(num_bytes + ends)
 
 
 def k_blocks(layout: Layout, micro: MicroKernel) -> int:

@@ -27,7 +27,11 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import (
     row_bytes,
 )
 from spaninfer_kernels_cpu.quantisation.layout import Layout
-from spaninfer_kernels_cpu.quantisation.quantize_activations import RowSizes, quantize_row
+from spaninfer_kernels_cpu.quantisation.quantize_activations import (
+    RowSizes,
+    quantize_row,
+    quantize_row_in_parts,
+)
 from spaninfer_kernels_cpu.runtime.call import TOKENS, Call, Matrix, row_at
 
 _INFINITE = np.float32(np.inf)
@@ -100,6 +104,7 @@ class _RowSizes(Arguments):
     unsigned_offset: int
     groups: int
     most: int
+    parts: int
 
 
 @cache
@@ -114,8 +119,20 @@ def _sizes(layout: Layout, micro: MicroKernel) -> _RowSizes:
             unsigned_offset=EXPANDED.offset,
             groups=expanded_groups(layout),
             most=EXPANDED.most_activation(EXPANDED_GROUP),
+            parts=1,
         )
     codes = layout.format.codes
+    if codes is not None and micro.has_whole_scales:
+        return _RowSizes(
+            channels=layout.channels,
+            group=layout.record_channels,
+            padded=layout.record_channels,
+            channel_bytes=micro.channel_bytes,
+            unsigned_offset=codes.offset,
+            groups=layout.records,
+            most=codes.most_activation(layout.record_channels),
+            parts=codes.record_groups,
+        )
     return _RowSizes(
         channels=layout.channels,
         group=layout.group_channels,
@@ -124,6 +141,7 @@ def _sizes(layout: Layout, micro: MicroKernel) -> _RowSizes:
         unsigned_offset=0 if codes is None else codes.offset,
         groups=layout.groups,
         most=0 if codes is None else codes.most_activation(layout.group_channels),
+        parts=1,
     )
 
 
@@ -141,8 +159,8 @@ class _PrepareArguments(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class Preparation(Constant):
-    """The preparation of rows: "code", "narrow" to bfloat16, "split" into two of these, or "pad"
-    with zeros.
+    """The preparation of rows: "code", "code in parts", "narrow" to bfloat16, "split" into two of
+    these, or "pad" with zeros.
     """
 
     name: str
@@ -154,6 +172,8 @@ def prepare_kernel(readers: RowReaders) -> Kernel:
 
 
 def _preparation_for(micro: MicroKernel) -> Preparation:
+    if micro.has_whole_scales:
+        return _PARTS
     if micro.is_quantised and micro.isa_path != "expanded tiles":
         return _CODE
     if micro.parts > 1:
@@ -174,6 +194,7 @@ def _prepare_kernel(preparation: Preparation, of_many: Preparation) -> Kernel:
             given.unsigned_offset,
             given.groups,
             given.most,
+            given.parts,
         )
         for row in range(task * some, smaller(tokens, (task + 1) * some)):
             source, target = row_at(arguments.x, row), row_at(arguments.out, row)
@@ -197,6 +218,11 @@ def prepare_row(preparation: Preparation, source: int, sizes: RowSizes, target: 
 def _code(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
     """Write the quantised values of a row."""
     quantize_row(source, sizes, target)
+
+
+def _code_in_parts(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
+    """Write the quantised values of a row, and the sums of the parts of its groups."""
+    quantize_row_in_parts(source, sizes, target)
 
 
 def _narrow(preparation: Preparation, source: int, sizes: RowSizes, target: int) -> None:  # noqa: ARG001
@@ -235,5 +261,11 @@ def _pad(preparation: Preparation, source: int, sizes: RowSizes, target: int) ->
         write(FLOAT32, target, i, np.float32(0))
 
 
-_WAYS: dict[str, Any] = {"code": _code, "narrow": _narrow, "split": _split, "pad": _pad}
-_CODE, _NARROW, _SPLIT, _PAD = (Preparation(name) for name in _WAYS)
+_WAYS: dict[str, Any] = {
+    "code": _code,
+    "code in parts": _code_in_parts,
+    "narrow": _narrow,
+    "split": _split,
+    "pad": _pad,
+}
+_CODE, _PARTS, _NARROW, _SPLIT, _PAD = (Preparation(name) for name in _WAYS)

@@ -22,6 +22,12 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     store_tile,
     zero_tile,
 )
+from spaninfer_kernels_cpu.gemm.whole_scales import (
+    add_record,
+    add_whole,
+    write_whole_scales,
+    zero_dots,
+)
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
     LANES,
@@ -94,6 +100,8 @@ def _keep(micro: MicroKernel) -> None:
 def _choose_multiply(micro: MicroKernel) -> Any:
     if micro.codes is None:
         return _multiply_some_numbers if micro.rows > 1 and micro.blocks == 1 else _multiply_numbers
+    if micro.has_whole_scales:
+        return _multiply_whole_halves if micro.codes.halves else _multiply_whole_groups
     if not micro.codes.halves:
         return _multiply_quantised
     return _multiply_half_pairs if micro.codes.is_paired else _multiply_halves
@@ -249,4 +257,68 @@ def _multiply_half_pairs(
         dots = add_half_dots(micro, dots, codes + block * BLOCK_BYTES, half, rows, row)
         scales = (codes + micro.weight_bytes, 0, block, half)
         sums = add_scaled(micro, sums, dots, scales, rows, row_end)
+    return sums
+
+
+def _multiply_whole_groups(
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
+) -> Tile:
+    """Groups are summed in integers, records in floats (`whole_scales`)."""
+    records, record_bytes, row_record = sizes
+    units = (record_bytes - micro.parameter_bytes) // micro.weight_bytes
+    row, row_end, room = 0, records * row_record, stack(micro.scales_room)
+    sums: Tile = zero_tile(micro)
+    at_once = share_of(coming, records * units)
+    for record in range(records):
+        codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
+        write_whole_scales(micro, scales, block, room)
+        at = codes + block * BLOCK_BYTES
+        dots: Any = zero_dots(micro)
+        for unit in range(units):
+            if micro.ahead == 0:
+                ask_for_share(coming, record * units + unit, at_once)
+            dots = add_whole(micro, WHOLE, dots, at, room + unit * BLOCK_BYTES, rows, row, 0)
+            at += micro.weight_bytes
+            row += micro.row_bytes
+        sums = add_record(micro, sums, dots, room, rows, row_end)
+        row_end += micro.record_end_bytes
+    return sums
+
+
+def _multiply_whole_halves(
+    micro: MicroKernel,
+    weights: int,
+    rows: Addresses,
+    block: int,
+    sizes: Sizes,
+    coming: Lines,
+) -> Tile:
+    """The same of groups that are half of a unit."""
+    records, record_bytes, row_record = sizes
+    units = (record_bytes - micro.parameter_bytes) // micro.weight_bytes
+    row, row_end, room = 0, records * row_record, stack(micro.scales_room)
+    sums: Tile = zero_tile(micro)
+    at_once = share_of(coming, records * units)
+    for record in range(records):
+        codes, scales = record_parts(micro, weights + record * record_bytes, record_bytes)
+        write_whole_scales(micro, scales, block, room)
+        at = codes + block * BLOCK_BYTES
+        dots: Any = zero_dots(micro)
+        for unit in range(units):
+            if micro.ahead == 0:
+                ask_for_share(coming, record * units + unit, at_once)
+            scales_at = room + 2 * unit * BLOCK_BYTES
+            end = row_end + 4 + 8 * unit  # of the group, if 16-bit sums begin with that
+            dots = add_whole(micro, LOWER, dots, at, scales_at, rows, row, end)
+            scales_at += BLOCK_BYTES
+            dots = add_whole(micro, UPPER, dots, at, scales_at, rows, row, end + 4)
+            at += micro.weight_bytes
+            row += micro.row_bytes
+        sums = add_record(micro, sums, dots, room, rows, row_end)
+        row_end += micro.record_end_bytes
     return sums

@@ -140,7 +140,8 @@ def choose(found: Sequence[Candidate], seconds: Mapping[str, Seconds]) -> Choice
 def bound_of(candidate: Candidate, default: Candidate) -> float:
     """Return how much the results of a candidate may differ from the default's."""
     one, other = candidate.micro.many, default.micro.many
-    is_alike = one.isa_path == other.isa_path or not (one.expands or other.expands)
+    ways = one.expands, other.expands, one.has_whole_scales, other.has_whole_scales
+    is_alike = one.isa_path == other.isa_path or not any(ways)
     return BOUND if is_alike else EXPANDED_BOUND
 
 
@@ -203,8 +204,13 @@ def _go_together(one: MicroKernel, many: MicroKernel) -> bool:
     """
     if many.expands:
         return True
-    is_alike = (one.row_bytes, one.parts) == (many.row_bytes, many.parts)
+    is_alike = _prepared(one) == _prepared(many)
     return is_alike and (one.is_quantised or one.isa_path == many.isa_path)
+
+
+def _prepared(micro: MicroKernel) -> object:
+    """Return what activations are prepared by."""
+    return micro.row_bytes, micro.parts, micro.has_whole_scales
 
 
 def is_within(spent_s: float, longest_s: float, budget_s: float) -> bool:

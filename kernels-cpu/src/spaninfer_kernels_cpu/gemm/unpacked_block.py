@@ -42,6 +42,12 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
     store_tile,
     zero_tile,
 )
+from spaninfer_kernels_cpu.gemm.whole_scales import (
+    add_record,
+    add_whole,
+    write_whole_scales,
+    zero_dots,
+)
 from spaninfer_kernels_cpu.quantisation.codes import UNIT
 from spaninfer_kernels_cpu.quantisation.layout import (
     BLOCK_BYTES,
@@ -178,14 +184,30 @@ def _unpack(
         for unit in range(units):
             unpack_unit(micro, codes + unit * micro.weight_bytes + block * BLOCK_BYTES, out)
             out += tile.unit_bytes
-        expand_scales(tile, scales, block, rooms[1] + record * tile.unpacked_scales)
+        write_scales(tile, scales, block, rooms[1] + record * tile.unpacked_scales)
     return count
+
+
+@specialized(lambda micro: _write_whole if micro.has_whole_scales else _write_floats)
+def write_scales(micro: MicroKernel, parameters: int, block: int, room: int) -> None:
+    """Write the scales of a record of a block as products take them."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _write_whole(micro: MicroKernel, parameters: int, block: int, room: int) -> None:
+    write_whole_scales(micro, parameters, block, room)
+
+
+def _write_floats(micro: MicroKernel, parameters: int, block: int, room: int) -> None:
+    expand_scales(micro, parameters, block, room)
 
 
 def _choose_part(micro: MicroKernel) -> Any:
     assert micro.codes is not None
     if not micro.unpacked:
         return _multiply_bytes
+    if micro.has_whole_scales:
+        return _multiply_whole_halves if micro.codes.halves else _multiply_whole_groups
     return _multiply_halves if micro.codes.halves else _multiply_groups
 
 
@@ -257,7 +279,7 @@ def _part_of_row(micro: MicroKernel, number: int, sizes: Sizes) -> tuple[int, in
     records, record_bytes, row_record = sizes
     first = number * _records_at_once(micro, record_bytes)
     ends = records * row_record
-    return first * row_record, ends + first * micro.record_groups * ROW_PARAMETER_BYTES
+    return first * row_record, ends + first * micro.record_end_bytes
 
 
 def _multiply_bytes(
@@ -281,4 +303,54 @@ def _multiply_bytes(
         sums = add_scaled(micro, sums, dots, (at, 0, 0, 0), rows, row_end)
         at += micro.parameter_bytes
         row_end += ROW_PARAMETER_BYTES
+    return sums
+
+
+def _multiply_whole_groups(
+    micro: MicroKernel,
+    sums: Any,
+    rows: Any,
+    part: tuple[int, int],
+    sizes: Sizes,
+    rooms: tuple[int, int],
+) -> Any:
+    """Groups are summed in integers, records in floats."""
+    at = rooms[0]
+    row, row_end = _part_of_row(micro, part[0], sizes)
+    for record in range(part[1]):
+        scales = rooms[1] + record * micro.unpacked_scales
+        dots: Any = zero_dots(micro)
+        for unit in range(_units(micro, sizes[1])):
+            dots = add_whole(micro, WHOLE, dots, at, scales + unit * BLOCK_BYTES, rows, row, 0)
+            at += micro.unit_bytes
+            row += micro.row_bytes
+        sums = add_record(micro, sums, dots, scales, rows, row_end)
+        row_end += micro.record_end_bytes
+    return sums
+
+
+def _multiply_whole_halves(
+    micro: MicroKernel,
+    sums: Any,
+    rows: Any,
+    part: tuple[int, int],
+    sizes: Sizes,
+    rooms: tuple[int, int],
+) -> Any:
+    """The same of groups that are half of a unit."""
+    at = rooms[0]
+    row, row_end = _part_of_row(micro, part[0], sizes)
+    for record in range(part[1]):
+        scales = rooms[1] + record * micro.unpacked_scales
+        dots: Any = zero_dots(micro)
+        for unit in range(_units(micro, sizes[1])):
+            scales_at = scales + 2 * unit * BLOCK_BYTES
+            end = row_end + 4 + 8 * unit  # of the group, if 16-bit sums begin with that
+            dots = add_whole(micro, LOWER, dots, at, scales_at, rows, row, end)
+            scales_at += BLOCK_BYTES
+            dots = add_whole(micro, UPPER, dots, at, scales_at, rows, row, end + 4)
+            at += micro.unit_bytes
+            row += micro.row_bytes
+        sums = add_record(micro, sums, dots, scales, rows, row_end)
+        row_end += micro.record_end_bytes
     return sums

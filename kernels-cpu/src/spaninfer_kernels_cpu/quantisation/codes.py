@@ -152,6 +152,31 @@ class Codes(Constant):
         """Sums of two products with bytes that 16 bits hold; 0 where not even one fits."""
         return _INT16 // (2 * self.most * (_NARROW if self.is_narrow else _INT8))
 
+    @property
+    def has_whole_scales(self) -> bool:
+        """True if products are multiplied by whole scales in integers (`gemm.whole_scales`).
+
+        16 bits must hold what they are times: products of numbers that count from 0, and have a
+        minimum, or of all of a group that count from an offset.
+        """
+        if self.inner is None or self.pairs_at_once < 1:
+            return False
+        if self.shift == "bias":
+            return self.offset == 0
+        return self.offset > 0 and self.sums_at_once == self._group_steps
+
+    @property
+    def sums_at_once(self) -> int:
+        """Sums of two products of a group, as they count, that 16 bits hold: 8, 4, 2 or 1."""
+        largest = max(self.offset, self.most - self.offset)
+        at_once = _INT16 // (2 * largest * _INT8)
+        return min(self._group_steps, 1 << at_once.bit_length() - 1)
+
+    @property
+    def _group_steps(self) -> int:
+        """Fours of channels of a group that is a unit, or half of one."""
+        return UNIT // 8 if self.halves else UNIT // 4
+
     def _takes_activations(self) -> bool:
         if self.activation_bits == 7:
             return self.bits == 8 and self.table is None

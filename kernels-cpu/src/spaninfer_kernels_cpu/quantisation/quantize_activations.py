@@ -9,13 +9,16 @@ read, not computed, once per tile of outputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba.core import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
+from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.rounding import ROUNDER, ROUNDER_BITS, rounded
 from spaninfer_kernels_cpu.codegen.vectors import intrinsic
@@ -26,10 +29,21 @@ _TINY = np.float32(2.0**-64)
 _LIFT = np.float32(2.0**64)
 
 
+@dataclass(frozen=True, slots=True)
+class Half(Constant):
+    """The first (0) or the last (1) two of four channels."""
+
+    number: int
+
+
+FIRST_TWO, LAST_TWO = Half(0), Half(1)
+
+
 class RowSizes(NamedTuple):
     """Channels of a row, of a group and of one that is filled up, bytes of a channel, what is added
     to the weights that it meets so that they are unsigned, and groups, perhaps more than channels
-    are for: all their codes are zero; and the largest code.
+    are for: all their codes are zero; and the largest code. Parts of a group whose codes are summed
+    apart (`quantize_row_in_parts`).
     """
 
     channels: int
@@ -39,6 +53,40 @@ class RowSizes(NamedTuple):
     unsigned_offset: int
     groups: int
     most: int
+    parts: int
+
+
+@device_function
+def quantize_row_in_parts(source: int, sizes: RowSizes, target: int) -> None:
+    """Write float32 channels quantised to int8, then of each group the scale and its parts' sums.
+
+    A scale is float32, a sum of codes int16. With an offset they are two sums of a part, times
+    - offset: of the first two of every four channels, and of the others. Parts are of whole LANES.
+    """
+    channels, padded, parts = sizes.channels, sizes.padded, sizes.parts
+    offset = sizes.unsigned_offset
+    ends, each = target + sizes.groups * padded, padded // parts
+    for number in range(sizes.groups):
+        start = min(channels, number * sizes.group)
+        count = min(sizes.group, channels - start)
+        scale = _scale(source + 4 * start, count, sizes.most)
+        if count < padded:
+            numbers_at(target, padded, np.uint8)[count // 4 * 4 :] = 0
+        _write_narrow(source + 4 * start, count, scale, target)
+        floats_at(ends, 1)[0] = scale
+        sums = numbers_at(ends + 4, 2 * parts, np.int16)
+        for part in range(parts):
+            first, second = np.int32(0), np.int32(0)
+            for place in range(0, each, LANES):
+                first += _sum_of_codes(FIRST_TWO, target + part * each + place)
+                second += _sum_of_codes(LAST_TWO, target + part * each + place)
+            if offset == 0:
+                sums[part] = np.int16(first + second)
+            else:
+                sums[2 * part] = np.int16(-offset * first)
+                sums[2 * part + 1] = np.int16(-offset * second)
+        ends += 4 + 2 * parts * (1 if offset == 0 else 2)
+        target += padded
 
 
 @device_function
@@ -174,6 +222,20 @@ def _sum(_context: Any, totals: Any) -> Any:
         return v.call(b, "llvm.vector.reduce.add.v16i32", *arguments)
 
     return types.int32(totals), emit
+
+
+@intrinsic
+def _sum_of_codes(_context: Any, half: Any, _address: Any) -> Any:
+    """Return the sum of two of every four of sixteen int8 at an address."""
+    mask = [0, 0, 0, 0]
+    mask[2 * half.value.number : 2 * half.value.number + 2] = [-1, -1]
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        codes = b.sext(v.load(b, v.lanes_of(v.I8), arguments[1]), v.I32X16)
+        some = b.and_(codes, ir.Constant(v.I32X16, mask * (LANES // 4)))
+        return v.call(b, "llvm.vector.reduce.add.v16i32", some)
+
+    return types.int32(half, types.int64), emit
 
 
 @intrinsic
