@@ -107,7 +107,7 @@ def _read_input(reader: Reader, emit: Emit) -> Wait[None]:
 def _unescaped(reader: Reader) -> Wait[str]:
     """Return the character of an escape; both halves of a pair are one."""
     escape = yield from read_escape(reader)
-    if escape[:2].lower() in ("ud", "uD") and (yield from reader.skip("\\")):
+    if escape[:2].lower() == "ud" and (yield from reader.skip("\\")):
         escape += "\\" + (yield from read_escape(reader))
     text: str = json.loads(f'"\\{escape}"')
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
