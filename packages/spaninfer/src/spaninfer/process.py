@@ -47,6 +47,10 @@ def _run(arguments: Sequence[str], control: int | None) -> None:
         sys.exit(130)
     except MemoryError as short:
         _end(f"memory ran out{f' ({short})' if str(short) else ''}")
+    except SystemError as broken:  # as Python says it where it cannot even make a MemoryError
+        if "without setting an exception" not in str(broken):
+            raise
+        _end("memory ran out")
     except RuntimeError as refused:
         if "can't start new thread" not in str(refused):
             raise
