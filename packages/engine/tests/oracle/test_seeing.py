@@ -281,7 +281,7 @@ def test_log_probabilities_are_no_further_from_float32_than_those_of_transformer
     with rounded.engine("cuda", **options) as engine:
         for messages in CONVERSATIONS.values():
             prompt = engine.encode_chat(messages)
-            told = engine.chat(messages, **{**GREEDY, "max_tokens": 12}, logprobs=TOLD)
+            told = engine.chat(messages, **{**GREEDY, "max_tokens": 48}, logprobs=TOLD)
             ids = [*prompt, *told.token_ids]
             wanted, other = (
                 logits_of(model, prompt, ids)[len(prompt) - 1 : -1].log_softmax(-1)
