@@ -1,5 +1,6 @@
 """Public calls: which preparation is found for which arrays, and what kernels are then given."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -128,6 +129,33 @@ def test_what_is_refused_once_is_refused_again():
             found.find(None, (torch.zeros(3),))
 
 
+class Named(NamedTuple):
+    """As much of a call as names of values need."""
+
+    names: tuple[str, ...]
+
+
+def test_places_are_counted_from_what_is_not_derived():
+    call = Named(("a", "b", "c", "map"))
+    calls = NamedCalls(
+        ((call, {"c": "third"}),),
+        {
+            "a": ("x", 0),
+            "b": ("a", 256),
+            "third": ("b", 64),
+            "map": ("a", bytes),
+            "unread": ("x", 8),
+            "unread_map": ("third", bytes),
+        },
+    )
+
+    (used,), derived = calls.used
+
+    assert used == (call, {"a": "x", "b": "b", "c": "third", "map": "map"})
+    assert derived == {"b": ("x", 256), "third": ("x", 320), "map": ("x", bytes)}
+    assert [*derived] == ["b", "third", "map"]
+
+
 KERNELS = """
 extern "C" __global__ void scale(float* out, const float* x, const float* bias, float by, int n) {
   const int i = threadIdx.x;
@@ -171,10 +199,13 @@ def kernel(source_of):
 
 @pytest.fixture
 def scaled(kernel):
-    """An operator of two launches: by * (by * x + bias), then the last half of that once more."""
+    """An operator of two launches: by * (by * x + bias), then the last half of that once more.
+
+    Between them lie as many floats more as the options say.
+    """
     launch = Launch((1, 1, 1), (128, 1, 1))
 
-    def prepare(_, given):
+    def prepare(more, given):
         (n,) = view_at(given["x"]).shape
         first = Call(kernel(SCALE), launch, Count(n))
         second = Call(kernel(SCALE), launch, Count(n // 2))
@@ -182,9 +213,9 @@ def scaled(kernel):
             (first, {"out": "between"}),
             (second, {"x": "last_half", "bias": "nothing"}),
         )
-        derived = {"last_half": ("between", (4 * (n // 2)).__add__)}
+        derived = {"middle": ("between", 0), "last_half": ("middle", 4 * (n // 2))}
         new = new_results(given, get_gpu(), ("out", (n // 2,), np.float32, 16))
-        scratch = (("between", (n,), np.float32, 16),)
+        scratch = ("other", (n,), np.uint8, 1), ("between", (n + more,), np.float32, 16)
         return Step(get_gpu(), NamedCalls(calls, derived), new, scratch, {"nothing": 0})
 
     return Operator("x bias out", prepare, numbers="by")
@@ -197,11 +228,48 @@ def test_kernels_are_given_values_by_name(scaled, biased, gives):
     for n in (64, 100, 64, 64):
         x, bias = torch.randn(2, n, device="cuda")
         out = torch.empty(n // 2, device="cuda") if gives else None
-        new = scaled.start(None, (x, bias if biased else None, out), (0.5,))
+        new = scaled.start(0, (x, bias if biased else None, out), (0.5,))
 
         expected = 0.5 * (0.5 * x + (bias if biased else 0))[n // 2 :]
         torch.testing.assert_close(out if gives else new[0], expected)
         assert len(new) == (0 if gives else 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("more", [0, 2**20])  # in what a thread keeps for a stream, and beyond
+def test_calls_of_threads_on_one_stream_do_not_mix(scaled, more):
+    stream = torch.cuda.Stream()
+    inputs = [torch.randn(2 * half, device="cuda") for half in (40, 50, 60, 64)]
+    torch.cuda.synchronize()
+
+    def often(x):
+        with torch.cuda.stream(stream):
+            return [scaled.start(more, (x, None, None), (0.5,))[0] for _ in range(200)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(often, inputs)]
+
+    torch.cuda.synchronize()
+    for x, results in zip(inputs, found, strict=True):
+        assert all(torch.equal(each, 0.25 * x[len(x) // 2 :]) for each in results)
+
+
+@pytest.mark.gpu
+def test_a_graph_has_scratch_of_its_own(scaled):
+    x, ones = torch.randn(64, device="cuda"), torch.ones(64, device="cuda")
+    scaled.start(0, (x, None, None), (0.5,))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (out,) = scaled.start(0, (x, None, None), (0.5,))
+
+    replayed = torch.cuda.Stream()
+    for _ in range(100):  # side by side with calls on another stream
+        with torch.cuda.stream(replayed):
+            graph.replay()
+        scaled.start(0, (ones, None, None), (0.5,))
+
+    torch.cuda.synchronize()
+    assert torch.equal(out, 0.25 * x[32:])
 
 
 @pytest.mark.gpu

@@ -186,7 +186,7 @@ class PreparedGemm:
             return Step(gpu, named, results, constants=_NOT_GIVEN)
         calls = NamedCalls(
             ((self._clear, {"flags": "workspace"}), *named.calls),
-            {"partial": ("workspace", FLAG_BYTES.__add__), **named.derived},
+            {"partial": ("workspace", FLAG_BYTES), **named.derived},
         )
         workspace: Result = ("workspace", (self.workspace_bytes,), np.uint8, 16)
         return Step(gpu, calls, results, (workspace,), _NOT_GIVEN)

@@ -198,8 +198,7 @@ class PreparedMoe:
     def by_name(self) -> NamedCalls:
         """The calls of a layer without a norm, their values named as in `Addresses`."""
         derived: dict[str, Derived] = {
-            name: ("workspace", part.__add__)
-            for name, part in zip(_PARTS, self._parts, strict=True)
+            name: ("workspace", part) for name, part in zip(_PARTS, self._parts, strict=True)
         }
         parts = [self._route.by_name]
         if self._few is not None:

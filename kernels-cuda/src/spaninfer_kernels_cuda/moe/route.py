@@ -132,8 +132,7 @@ SOURCE = Source(
 _ALIGNMENT = 16  # of a workspace, in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RouteOptions:
+class RouteOptions(NamedTuple):
     """The rule of a choice (the names are those of op-reference's `route`).
 
     Scores are the softmax of all logits, their sigmoid, or sqrt(softplus). With groups, the choice

@@ -118,7 +118,7 @@ class PreparedQuantizedGemm:
             return Step(gpu, named, results, constants={"workspace": 0, "partial": 0})
         calls = NamedCalls(
             ((self._clear, {"flags": "workspace"}), *named.calls),
-            {"partial": ("workspace", FLAG_BYTES.__add__), **named.derived},
+            {"partial": ("workspace", FLAG_BYTES), **named.derived},
         )
         return Step(gpu, calls, results, (("workspace", (self.workspace_bytes,), np.uint8, 16),))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,8 +25,6 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda.sample.kernels import TokenArguments
 from spaninfer_kernels_cuda.sample.parameters import PARAMETERS
 from spaninfer_kernels_cuda.sample.prepared import PreparedSample, prepare
-
-_ID_BYTES = 4
 
 PerRow: TypeAlias = Any
 """A number for all rows, or an array with one for each."""
@@ -58,29 +56,28 @@ def sample_from_logits(
     ValueError for numbers out of range; ShapeError, DTypeError or DeviceError for arrays that do
     not fit.
     """
-    given = temperature, top_k, top_p, min_p, seed
-    per_row = [None if isinstance(value, _NUMBERS) else value for value in given]
-    heat, k, p, least, one_seed = [
-        value if isinstance(value, _NUMBERS) else neutral
-        for value, neutral in zip(given, _NEUTRAL, strict=True)
-    ]
-    numbers = *_checked(heat, k, p, least), _signed(int(one_seed))
-    new = _sample_given.start(
-        None, (logits, out, status, positions, mask, *per_row), numbers, stream
-    )
+    numbers, arrays = [*_NEUTRAL], [logits, out, status, positions, mask, *_NO_ARRAYS]
+    for at, value in enumerate((temperature, top_k, top_p, min_p, seed)):
+        if isinstance(value, (int, float)):
+            numbers[at] = value
+        else:
+            arrays[at - len(_NEUTRAL)] = value
+    new = _sample_given.start(None, tuple(arrays), _checked(*numbers), stream)
     return new[0] if out is None else out
 
 
-_NUMBERS = (int, float)
 _NEUTRAL = (1.0, 0, 1.0, 0.0, 0)  # what the kernel does not read where there are arrays
+_NO_ARRAYS = (None,) * len(_NEUTRAL)
 
 
-@lru_cache
 def _checked(
-    temperature: float, top_k: float, top_p: float, min_p: float
-) -> tuple[float, int, float, float]:
-    """Return the numbers. Raises ValueError for invalid ones; those in arrays are not checked."""
-    if not 0.0 <= temperature < np.inf:
+    temperature: float, top_k: float, top_p: float, min_p: float, seed: float
+) -> tuple[float, int, float, float, int]:
+    """Return the numbers, of a seed the int64 of its 64 bits.
+
+    Raises ValueError for invalid ones; those in arrays are not checked.
+    """
+    if not 0.0 <= temperature < inf:
         raise ValueError(f"temperature is {temperature}; finite, and at least 0 (greedy)")
     if not 0 <= top_k < 2**31:
         raise ValueError(f"top_k is {top_k}; at least 0 (all tokens), less than 2^31")
@@ -88,14 +85,9 @@ def _checked(
         raise ValueError(f"top_p is {top_p}; above 0, at most 1 (all tokens)")
     if not 0.0 <= min_p <= 1.0:
         raise ValueError(f"min_p is {min_p}; at least 0 (all tokens), at most 1")
-    return temperature, int(top_k), top_p, min_p
-
-
-def _signed(seed: int) -> int:
-    """Return the int64 of the same 64 bits. Raises ValueError for more of them."""
-    if not -(2**63) <= seed < 2**64:
+    if not -(2**63) <= (seed := int(seed)) < 2**64:
         raise ValueError(f"seed is {seed}; it has 64 bits")
-    return seed - 2**64 if seed >= 2**63 else seed
+    return temperature, int(top_k), top_p, min_p, seed - 2**64 if seed >= 2**63 else seed
 
 
 _WITHOUT = dict.fromkeys(("tokens", "kept", "changed", "processed"), 0)  # penalties, typical_p
@@ -128,16 +120,16 @@ def _prepare_given(_: None, given: dict[str, ArraySpec]) -> Step:
     sampling = _prepare(logits, gpu)
     new = new_results(given, gpu, ("out", (rows,), np.int32, 1))
     new_results(given, gpu, ("status", (rows,), np.int32, 1))  # checked, but never allocated
-    records = rows * PARAMETERS.itemsize
     calls = sampling.by_name(
-        {"all_params": "scratch", "allowed": "mask", "given_positions": "positions"}
-        | {"slots": "scratch_slots", "positions": "scratch_positions"},
-        scratch_slots=("scratch", records.__add__),
-        scratch_positions=("scratch", (records + rows * _ID_BYTES).__add__),
+        {"all_params": "records", "allowed": "mask", "given_positions": "positions"}
+        | {"slots": "own_slots", "positions": "own_positions"}
     )
-    scratch_bytes = records + 2 * rows * _ID_BYTES
-    scratch: Result = ("scratch", (scratch_bytes,), np.uint8, PARAMETERS.alignment)
-    return Step(gpu, calls, new, (scratch,), {"is_given": 1, **_WITHOUT})
+    scratch: tuple[Result, ...] = (
+        ("records", (rows,), PARAMETERS, PARAMETERS.alignment),
+        ("own_slots", (rows,), np.int32, 1),
+        ("own_positions", (rows,), np.int32, 1),
+    )
+    return Step(gpu, calls, new, scratch, {"is_given": 1, **_WITHOUT})
 
 
 _sample_given = Operator(

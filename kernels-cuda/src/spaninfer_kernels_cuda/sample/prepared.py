@@ -10,7 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from spaninfer_kernel_launch import (
     BEFORE_HOPPER,
     Call,
-    Derived,
     FileCache,
     Gpu,
     Kernel,
@@ -190,9 +189,9 @@ class PreparedSample:
         if self._sample is not None:
             self._sample(handle, arguments)
 
-    def by_name(self, names: Mapping[str, str], **derived: Derived) -> NamedCalls:
+    def by_name(self, names: Mapping[str, str]) -> NamedCalls:
         """Return sample_tokens alone, its values named as its arguments but for these."""
-        return NamedCalls(((self._sample, names),) if self._sample else (), derived)
+        return NamedCalls(((self._sample, names),) if self._sample else ())
 
     def _addresses(self, batch: SampleBatch) -> _Addresses:
         """Return addresses; a workspace holds a bit per changed logit, then processed logits."""

@@ -280,8 +280,7 @@ def _prepare_call(options: tuple[int, bool], given: dict[str, ArraySpec]) -> Ste
     )
     if best.long is None:
         return Step(gpu, NamedCalls.of(best.short), new)
-    offers, lists = best.offers.__add__, best.lists.__add__
-    calls = NamedCalls.of(*best.long, offers=("rows", offers), lists=("rows", lists))
+    calls = NamedCalls.of(*best.long, offers=("rows", best.offers), lists=("rows", best.lists))
     return Step(gpu, calls, new, (("rows", (best.workspace_bytes,), np.uint8, _KEY_BYTES),))
 
 

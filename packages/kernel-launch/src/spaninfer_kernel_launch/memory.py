@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import starmap
 from math import prod
 from typing import Any, Protocol, TypeAlias
 
@@ -15,7 +16,7 @@ from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernel_launch.errors import DeviceError, DriverError, OutOfMemory, ShapeError
 from spaninfer_kernel_launch.framework import dtype_in_torch, torch
 from spaninfer_kernel_launch.gpu import Gpu
-from spaninfer_kernel_launch.stream import current_of_torch
+from spaninfer_kernel_launch.stream import current_gpu_of_torch, current_of_torch
 from spaninfer_kernel_launch.view import (
     ArraySpec,
     check_aligned,
@@ -81,7 +82,10 @@ class Allocate(Protocol):
     """A function from a stream's handle to new arrays, in that stream's order."""
 
     def __call__(self, stream: int, is_current: bool = False) -> tuple[Any, ...]:
-        """Return the arrays; `is_current` says that the stream is the framework's current one."""
+        """Return the arrays; `is_current` says that the framework's are in this stream's order now.
+
+        For torch: the stream is the current one of the GPU that is current.
+        """
 
 
 def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Allocate:
@@ -102,23 +106,17 @@ def allocator(like: ArraySpec, gpu: Gpu, *results: Result) -> Allocate:
 def _tensors(index: int, results: tuple[Result, ...]) -> Allocate:
     """Return an allocator of torch tensors on GPU `index`: 0.7 µs each, an `Array` takes 8."""
     cuda, current = torch().cuda, current_of_torch()
-    current_gpu, empty = _current_gpu_of_torch(), _empty_of_torch(index)
+    current_gpu, empty = current_gpu_of_torch(), _empty_of_torch(index)
     kinds = [(shape, dense_strides(shape), dtype_in_torch(dtype)) for _, shape, dtype, _ in results]
 
     def make(stream: int, is_current: bool = False) -> tuple[Any, ...]:
         # Torch hands memory out on its current GPU, in the order of its current stream there.
-        if (is_current or stream == current(index)) and index == current_gpu():
-            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
+        if is_current or (stream == current(index) and index == current_gpu()):
+            return (*starmap(empty, kinds),)
         with cuda.stream(cuda.ExternalStream(stream, device=index)):
-            return tuple([empty(shape, strides, dtype) for shape, strides, dtype in kinds])
+            return (*starmap(empty, kinds),)
 
     return make
-
-
-def _current_gpu_of_torch() -> Callable[[], int]:
-    """Return what tells the number of torch's current GPU: its C function, without the checks."""
-    current: Callable[[], int] = getattr(torch()._C, "_cuda_getDevice", torch().cuda.current_device)
-    return current
 
 
 def _empty_of_torch(index: int) -> Callable[[tuple[int, ...], tuple[int, ...], Any], Any]:

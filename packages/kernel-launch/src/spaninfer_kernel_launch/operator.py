@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial, reduce
-from operator import itemgetter, or_
+from functools import lru_cache, partial
+from math import gcd, prod
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -14,11 +15,11 @@ import numpy as np
 from spaninfer_kernel_launch.framework import torch
 from spaninfer_kernel_launch.gpu import Gpu
 from spaninfer_kernel_launch.guard import Guard, guard_of
-from spaninfer_kernel_launch.launch import Call, Launches, Renamed, arguments_of
+from spaninfer_kernel_launch.launch import Call, Launches, Renamed
 from spaninfer_kernel_launch.memory import Allocate, Result, allocator
 from spaninfer_kernel_launch.requests import recorded
-from spaninfer_kernel_launch.stream import current_of_torch, stream_handle
-from spaninfer_kernel_launch.ticket import TICKET_BYTES, clear_ticket, ticket_of
+from spaninfer_kernel_launch.scratch import PART_BYTES, Scratch
+from spaninfer_kernel_launch.stream import current_gpu_of_torch, current_of_torch, stream_handle
 from spaninfer_kernel_launch.view import (
     ALIGNMENT,
     ArraySpec,
@@ -28,8 +29,8 @@ from spaninfer_kernel_launch.view import (
     pointer_of,
 )
 
-Derived: TypeAlias = tuple[str, Callable[[int], int | bytes]]
-"""A value computed from an address: the name of that, and the function."""
+Derived: TypeAlias = tuple[str, int | Callable[[int], int | bytes]]
+"""A value computed from an address: the name of that, and the bytes behind it or a function."""
 
 NOT_GIVEN: Final = "(not given)"
 """The name of a value that no call gives."""
@@ -51,12 +52,27 @@ class NamedCalls(NamedTuple):
 
     @property
     def used(self) -> NamedCalls:
-        """The calls with those derived values that they, or others of these, read."""
-        read = {name for call, renamed in self.calls for name, _ in arguments_of(call, renamed)}
-        for name, (of, _) in reversed([*self.derived.items()]):
+        """The calls with those derived values that they, or others of these, read.
+
+        Places come first, as bytes behind an address that is not derived; where there are none,
+        that address is read in place of them.
+        """
+        places: dict[str, tuple[str, int]] = {}
+        for name, (of, how) in self.derived.items():
+            if isinstance(how, int):
+                base, begin = places.get(of, (of, 0))
+                places[name] = base, begin + how
+        same = {name: base for name, (base, begin) in places.items() if not begin}
+        made = {name: each for name, each in self.derived.items() if name not in places}
+        derived = places | {name: (same.get(of, of), how) for name, (of, how) in made.items()}
+        calls = tuple(
+            (call, {name: same.get(own, own) for name, own in _names_of(call, renamed)})
+            for call, renamed in self.calls
+        )
+        read = {own for _, names in calls for own in names.values()}
+        for name, (of, _) in reversed(derived.items()):
             read |= {of} if name in read else set()
-        derived = {name: how for name, how in self.derived.items() if name in read}
-        return NamedCalls(self.calls, derived)
+        return NamedCalls(calls, {name: each for name, each in derived.items() if name in read})
 
     def within(self, whole: str, names: Mapping[str, str]) -> NamedCalls:
         """Return the calls with the names that values have within a larger step.
@@ -69,20 +85,26 @@ class NamedCalls(NamedTuple):
 
         return NamedCalls(
             tuple(
-                (call, {name: name_of(renamed.get(name, name)) for name in call.names})
+                (call, {name: name_of(own) for name, own in _names_of(call, renamed)})
                 for call, renamed in self.calls
             ),
-            {name_of(name): (name_of(of), make) for name, (of, make) in self.derived.items()},
+            {name_of(name): (name_of(of), how) for name, (of, how) in self.derived.items()},
         )
+
+
+def _names_of(call: Call[Any], renamed: Renamed) -> Iterator[tuple[str, str]]:
+    """Yield the names of a call's arguments, each with that of its value."""
+    return ((name, renamed.get(name, name)) for name in call.names)
 
 
 class Step(NamedTuple):
     """What a public call does with arrays of given specs, on `gpu`.
 
-    `results` and `scratch` are allocated for each call, in this order; then `calls` are started.
-    Their arguments are found by name: the addresses of arrays, results and scratch, the numbers
-    that each call gives, what is derived from an address, and `constants`; of arrays that are not
-    given 0, and so of NOT_GIVEN. With `draws`, `ticket` is the address of a ticket (ticket.py).
+    `results` are allocated for each call, and `calls` are started. Their arguments are found by
+    name: the addresses of arrays, results and `scratch`, which are parts of one piece of memory
+    (scratch.py), the numbers that each call gives, what is derived from an address, and
+    `constants`; of arrays that are not given 0, and so of NOT_GIVEN. With `draws`, `ticket` is the
+    address of a ticket.
     """
 
     gpu: Gpu
@@ -124,6 +146,7 @@ class Preparations(Generic[PreparedT]):
         self._inspect = inspect_or_addresses if addresses else inspect_arrays
         self._known = lru_cache(maxsize)(self._prepare_for)
         self._recent: dict[Any, list[_Recent[PreparedT]]] = {}
+        self._address_of: Callable[[Any], int] = pointer_of  # torch's own, once there are tensors
 
     def find(self, options: Any, arrays: tuple[Any, ...]) -> tuple[list[int], PreparedT]:
         """Return the addresses of the given arrays, and what is prepared for such.
@@ -134,8 +157,8 @@ class Preparations(Generic[PreparedT]):
             for given, is_like, prepared in self._recent.get((options, *map(type, arrays)), ()):
                 tensors = given(arrays)
                 if is_like(*tensors):
-                    addresses = [tensor.data_ptr() for tensor in tensors]
-                    if not reduce(or_, addresses) % ALIGNMENT:
+                    addresses = [*map(self._address_of, tensors)]
+                    if gcd(ALIGNMENT, *addresses) == ALIGNMENT:
                         return addresses, prepared
         return self._find_by_specs(options, arrays)
 
@@ -145,7 +168,7 @@ class Preparations(Generic[PreparedT]):
         if recorded() is not None:
             return given, self._prepare_for(options, specs)[0]
         prepared, guards = self._known(options, specs)
-        if len(guards) < _MOST_GUARDS and not reduce(or_, given) % ALIGNMENT:
+        if len(guards) < _MOST_GUARDS and gcd(ALIGNMENT, *given) == ALIGNMENT:
             self._remember(options, arrays, prepared, guards)
         return given, prepared
 
@@ -169,6 +192,7 @@ class Preparations(Generic[PreparedT]):
         guards.append(guard)
         if guard is None:
             return
+        self._address_of = torch().Tensor.data_ptr
         if len(self._recent) >= self._maxsize:
             self._recent = {}
         recent = self._recent.setdefault((options, *map(type, arrays)), [])
@@ -189,17 +213,17 @@ def _getter(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 @dataclass(slots=True)
 class _Bound:
-    """A step whose values have places: arrays, results, scratch, a ticket, numbers, and what is
-    derived.
+    """A step whose values have places: arrays, results, a ticket and scratch, numbers, and what is
+    derived: first places in other arrays, then what functions make.
     """
 
-    gpu: Gpu
-
+    index: int  # of the GPU
     current: Callable[[], int] | None  # torch's current stream; None for other frameworks' arrays
+    current_gpu: Callable[[], int]  # torch's
     allocate: Allocate | None
     address_of: Callable[[Any], int]  # of an array that was allocated
-    num_results: int
-    allocate_ticket: Allocate | None  # where the stream's own cannot be used
+    scratch: Scratch | None
+    places: tuple[tuple[int, int], ...]  # a place, and bytes behind the address there
     derive: tuple[tuple[Callable[[int], int | bytes], int], ...]  # from the value at a place
     launches: Launches | None
 
@@ -237,47 +261,71 @@ class Operator:
         """
         addresses, bound = self._bound.find(options, arrays)
         if stream is None and bound.current is not None:
-            handle, is_current = bound.current(), True
+            handle, is_current = bound.current(), bound.current_gpu() == bound.index
         else:
             handle, is_current = stream_handle(stream, arrays[0]), False
         new: tuple[Any, ...] = ()
         if bound.allocate is not None:
             new = bound.allocate(handle, is_current)
             addresses += map(bound.address_of, new)
-        if bound.allocate_ticket is not None:
-            ticket = ticket_of(handle, bound.gpu)
-            if ticket is None:
-                new += bound.allocate_ticket(handle, is_current)
-                ticket = bound.address_of(new[-1])
-                clear_ticket(ticket, handle, bound.gpu)
-            addresses.append(ticket)
+        if bound.scratch is not None:
+            lent = bound.scratch.take(handle, is_current)
+            addresses += lent[:2]
         if bound.launches is not None:
             values: list[Any] = [*addresses, *numbers]
+            if bound.places:  # a fifth of a microsecond even for none
+                values += [values[at] + begin for at, begin in bound.places]
             for make, at in bound.derive:
                 values.append(make(values[at]))
             bound.launches.start(handle, values)
-        return new[: bound.num_results]
+        return new
 
     def _bind(self, options: Any, given: dict[str, ArraySpec]) -> _Bound:
         """Return the step for arrays with these specs, its values found by their places."""
         step, like = self._prepare_step(options, given), next(iter(given.values()))
-        new = (*step.results, *step.scratch)
-        calls, derived = step.calls.used
+        parts, scratch_bytes = _parts_of(step.scratch)
+        calls, derived = NamedCalls(step.calls.calls, {**parts, **step.calls.derived}).used
+        has_scratch = bool(step.scratch or step.draws)
         constants = {**dict.fromkeys((*self._bound.names, NOT_GIVEN), 0), **step.constants}
-        ticket: Result = ("ticket", (TICKET_BYTES,), np.uint8, TICKET_BYTES)
-        drawn = ["ticket"] if step.draws else []
-        names = [*given, *(name for name, *_ in new), *drawn, *self._numbers, *derived]
+        arrays = [*given, *(name for name, *_ in step.results)]
+        arrays += ["ticket" if step.draws else _UNUSED, _SCRATCH] if has_scratch else []
+        names = [*arrays, *self._numbers, *derived]
         of_torch = is_of_torch(like)
         return _Bound(
-            gpu=step.gpu,
+            index=step.gpu.index,
             current=partial(current_of_torch(), like[3]) if of_torch else None,
-            allocate=allocator(like, step.gpu, *new) if new else None,
+            current_gpu=current_gpu_of_torch() if of_torch else int,
+            allocate=allocator(like, step.gpu, *step.results) if step.results else None,
             address_of=torch().Tensor.data_ptr if of_torch else pointer_of,
-            num_results=len(step.results),
-            allocate_ticket=allocator(like, step.gpu, ticket) if step.draws else None,
-            derive=tuple((make, names.index(of)) for of, make in derived.values()),
+            scratch=Scratch(like, step.gpu, scratch_bytes, draws=step.draws)
+            if has_scratch
+            else None,
+            places=tuple(
+                (names.index(of), how) for of, how in derived.values() if isinstance(how, int)
+            ),
+            derive=tuple(
+                (how, names.index(of)) for of, how in derived.values() if not isinstance(how, int)
+            ),
             launches=_launches(calls, names, constants) if calls else None,
         )
+
+
+_SCRATCH: Final = "(scratch)"
+"""The name of the memory that parts of scratch lie in."""
+
+_UNUSED: Final = "(ticket)"
+"""The name of a ticket that nothing draws from."""
+
+
+def _parts_of(scratch: tuple[Result, ...]) -> tuple[dict[str, Derived], int]:
+    """Return where parts of scratch begin in it, and the bytes of all."""
+    parts: dict[str, Derived] = {}
+    end = 0
+    for name, shape, dtype, _ in scratch:
+        parts[name] = _SCRATCH, end
+        num_bytes = prod(shape) * np.dtype(dtype).itemsize  # type: ignore[call-overload]
+        end += -(-num_bytes // PART_BYTES) * PART_BYTES
+    return parts, end
 
 
 def _launches(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from spaninfer_kernel_launch.driver import driver
 from spaninfer_kernel_launch.errors import StreamMissing
 from spaninfer_kernel_launch.framework import framework_of, torch
 
@@ -77,3 +78,15 @@ def current_of_torch() -> Callable[[int], int]:
     """
     raw = getattr(torch()._C, "_cuda_getCurrentRawStream", None)
     return raw or (lambda index: int(torch().cuda.current_stream(index).cuda_stream))
+
+
+def is_capturing(stream: int) -> bool:
+    """Return whether launches on the stream with this handle are recorded, or are to fail."""
+    status, capturing = driver().cuStreamIsCapturing(stream)
+    return bool(status or capturing)
+
+
+def current_gpu_of_torch() -> Callable[[], int]:
+    """Return what tells the number of torch's current GPU: its C function, without the checks."""
+    current: Callable[[], int] = getattr(torch()._C, "_cuda_getDevice", torch().cuda.current_device)
+    return current

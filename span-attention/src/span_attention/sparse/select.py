@@ -96,7 +96,7 @@ class PreparedSelection:
                 calls.append((self._score, own))
             calls.append((call, own))
             for name, of, size in self._of_tokens:
-                derived[own[name]] = of, (first * size).__add__
+                derived[own[name]] = of, first * size
             derived[own["query_map"]] = "query", partial(_query_map, self, first, count)
             constants |= {own["tokens"]: count, own["most_held"]: held}
         return NamedCalls(tuple(calls), derived), constants
