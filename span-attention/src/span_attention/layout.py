@@ -75,7 +75,7 @@ class SpanLayout:
     value_scales: ArrayStrides | None
 
     def __hash__(self) -> int:
-        """Return a hash of some sizes: every call hashes a layout, and all sizes take 3 µs."""
+        """Return a hash of some sizes: all of them take 3 µs."""
         return hash(
             (self.span_len, self.kv_heads, self.key_size, self.value_size, self.span_stride)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from spaninfer_kernel_launch import ArraySpec, inspect_array, pointer_of
+from spaninfer_kernel_launch import ArraySpec, Interned, inspect_array, interned, pointer_of
 
 from span_attention.layout import SpanLayout
 
@@ -36,9 +36,14 @@ class Spans:
         return self._base + keys.offset, self._base + values.offset
 
     @cached_property
-    def cache_spec(self) -> ArraySpec:
-        """The spec of the cache, an array."""
-        return inspect_array(self.cache)[1]
+    def interned_layout(self) -> Interned[SpanLayout]:
+        """The layout, as a key of what is prepared for it."""
+        return interned(self.layout)
+
+    @cached_property
+    def interned_spec(self) -> Interned[ArraySpec]:
+        """The spec of the cache, an array, as a key of what is prepared for it."""
+        return interned(inspect_array(self.cache)[1])
 
     @property
     def _base(self) -> int:

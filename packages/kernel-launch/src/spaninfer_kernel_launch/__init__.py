@@ -23,6 +23,7 @@ from spaninfer_kernel_launch.errors import (
 from spaninfer_kernel_launch.framework import numpy_dtype
 from spaninfer_kernel_launch.gpu import Gpu, architecture_of, get_gpu, gpu_of
 from spaninfer_kernel_launch.head import HeadDivision, divide_head
+from spaninfer_kernel_launch.interning import Interned, interned
 from spaninfer_kernel_launch.launch import (
     Call,
     Launch,
@@ -117,6 +118,7 @@ __all__ = [
     "HeadDivision",
     "Int32",
     "Int64",
+    "Interned",
     "Kernel",
     "KernelError",
     "KernelRequest",
@@ -165,6 +167,7 @@ __all__ = [
     "inspect_array",
     "inspect_arrays",
     "inspect_or_addresses",
+    "interned",
     "load",
     "match",
     "new_results",

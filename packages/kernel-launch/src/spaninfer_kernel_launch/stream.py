@@ -25,7 +25,7 @@ def stream_handle(stream: object, array: object = None) -> int:
     of no framework that has one, for the handle 0 and for objects that are no stream.
     """
     if stream is None:
-        return current_stream(array)
+        return _CURRENT.get(type(array), _current_first)(array)
     if isinstance(stream, int):
         if stream <= 0:
             raise StreamMissing(f"{stream} is not a stream of its own; {_WAY_OUT}")

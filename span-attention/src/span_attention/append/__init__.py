@@ -17,6 +17,7 @@ from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
+    Interned,
     NamedCalls,
     Operator,
     ShapeError,
@@ -210,23 +211,25 @@ def append(
         *(query, key, value, slot_mapping, rotated.cosine, rotated.sine),
         *(norm.query_weight, norm.key_weight, out),
     )
-    options = spans.layout, rotated.len, rotated.interleaved, spans.cache_spec
+    options = spans.interned_layout, rotated.len, rotated.interleaved, spans.interned_spec
     numbers = *spans.places, *spans.scale_places, norm.eps, norm.weight_offset
     new = _append.start(options, arrays, numbers, stream)
     return new[0] if out is None else out
 
 
 def _prepare_call(
-    options: tuple[SpanLayout, int, bool, ArraySpec], given: dict[str, ArraySpec]
+    options: tuple[Interned[SpanLayout], int, bool, Interned[ArraySpec]],
+    given: dict[str, ArraySpec],
 ) -> Step:
     """Return the append of arrays with these specs.
 
     Options are the layout, how many elements are rotated and if interleaved, the cache's spec.
     """
-    layout, length, interleaved, cache = options
+    interned_layout, length, interleaved, cache = options
+    layout = interned_layout.value
     views = check({name: view_at(given[name]) for name in given if name != "out"}, layout, length)
     num_rows, heads, _ = views["query"].shape
-    gpu = gpu_of(**views, cache=view_at(cache))
+    gpu = gpu_of(**views, cache=view_at(cache.value))
     asked = AppendOptions("query_weight" in views, interleaved, length, views["query"].dtype)
     values = views.get("value", views["key"])
     strides = (views["query"].strides[0], views["key"].strides[0], values.strides[0])

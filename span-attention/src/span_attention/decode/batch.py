@@ -8,6 +8,7 @@ import numpy as np
 from spaninfer_kernel_launch import (
     Allocate,
     ArraySpec,
+    Interned,
     Operator,
     Preparations,
     Result,
@@ -19,9 +20,9 @@ from spaninfer_kernel_launch import (
     check_rows,
     get_gpu,
     gpu_of,
+    interned,
     match,
     numpy_dtype,
-    pointer_of,
     prepared_once,
     stream_handle,
     view_at,
@@ -30,6 +31,7 @@ from spaninfer_kernel_launch import (
 from span_attention.decode.prepared import PreparedDecode, prepare
 from span_attention.decode.tuning import Tuning, places
 from span_attention.decode.variant import DecodeOptions
+from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of
 from span_attention.operands import check_operands, check_spans
@@ -80,8 +82,10 @@ class BatchDecode:
         lse: bool = False,
         tuning: Tuning | None = None,
     ) -> None:
-        self._asked = _Asked(DecodeOptions(numpy_dtype(dtype), lse), layout, num_heads, tuning)
-        self._memory: tuple[Any, ...] = ()
+        options = DecodeOptions(numpy_dtype(dtype), lse)
+        self._asked = interned(_Asked(options, layout, num_heads, tuning))
+        self._lse = lse
+        self._memory = KeptMemory()
         self._step: _Step | None = None
 
     def plan(
@@ -108,9 +112,7 @@ class BatchDecode:
         given = seq_lens, span_tables, table_rows
         addresses, (prepared, table_stride, allocate) = _plans.find(self._asked, given)
         handle = stream_handle(stream, seq_lens)
-        if self._step is None or self._step.prepared is not prepared:
-            self._memory = allocate(handle)
-        plan, workspace = map(pointer_of, self._memory)
+        plan, workspace = self._memory.at(prepared, allocate, handle)
         lens_at, tables_at, rows_at = addresses if len(addresses) == 3 else (*addresses, 0)
         window = window or 0
         numbers = tables_at, rows_at, lens_at, plan, workspace, window, table_stride
@@ -139,20 +141,20 @@ class BatchDecode:
         if step is None:
             raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
         check_spans(step.prepared, spans)
-        with_lse = self._asked.options.lse
-        to, lse = pair_of(out, lse=with_lse)
+        to, lse = pair_of(out, lse=self._lse)
         layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
         arrays = query, alibi_slopes, sinks, to, lse
         new = _run.start(step.prepared, arrays, (*step.numbers, *layer), stream)
-        return out if out is not None else new if with_lse else new[0]
+        return out if out is not None else new if self._lse else new[0]
 
 
 def _prepare_plan(
-    asked: _Asked, given: dict[str, ArraySpec]
+    options: Interned[_Asked], given: dict[str, ArraySpec]
 ) -> tuple[PreparedDecode, int, Allocate]:
     """Return the decode of a step with these specs, the stride of tables, and the allocator of its
     memory.
     """
+    asked = options.value
     views = {name: view_at(spec) for name, spec in given.items()}
     requests = check_step(**views)
     gpu = gpu_of(**views)

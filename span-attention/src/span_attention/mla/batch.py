@@ -7,22 +7,23 @@ from typing import Any, Final, NamedTuple
 from spaninfer_kernel_launch import (
     Allocate,
     ArraySpec,
+    Interned,
     Operator,
     Preparations,
     ShapeError,
     Step,
     allocator,
     gpu_of,
+    interned,
     numpy_dtype,
-    pointer_of,
     stream_handle,
     view_at,
 )
 
 from span_attention.decode import BatchDecode
+from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of
-from span_attention.mla.kernels import PlanArguments
 from span_attention.mla.prepared import RUN_VALUES, PreparedMLA
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide
@@ -34,6 +35,14 @@ from span_attention.spans import Spans
 
 _ALL_LINES: Final = 2**30  # more than a step has
 _ALL_TOKENS: Final = 2**31 - 1
+
+
+class _Asked(NamedTuple):
+    """What a batch is made for."""
+
+    options: MLAOptions
+    layout: SpanLayout
+    heads: Heads
 
 
 class _Key(NamedTuple):
@@ -99,7 +108,8 @@ class BatchMLA:
         self._layout, self._num_heads, self._splits = layout, num_heads, splits
         self.causal = causal
         self._options = options_for(numpy_dtype(dtype).name, layout, lse=lse)
-        self._memory: tuple[Any, ...] = ()
+        self._asked = interned(_Asked(self._options, layout, Heads(num_heads, splits)))
+        self._memory = KeptMemory()
         self._step: _Step | None = None
         self._general: BatchDecode | BatchPrefill | None = None
 
@@ -123,35 +133,18 @@ class BatchMLA:
         complete when the step is planned, and must not change until its runs have finished.
         """
         given = (query_start_loc, seq_lens, span_tables, table_rows)
-        heads = Heads(self._num_heads, self._splits)
-        asked = self._options, self._layout, heads, num_tokens, self.causal
-        addresses, planned = _plans.find(asked, given)
+        addresses, planned = _plans.find((self._asked, num_tokens, self.causal), given)
         key = planned.key
         if key is None:
             self._plan_generally(given, planned.slices, num_tokens, stream)
             return
         handle = stream_handle(stream, seq_lens)
-        if self._step is None or self._step.key != key:
-            self._memory = planned.allocate(handle)
-        plan, workspace = map(pointer_of, self._memory)
+        plan, workspace = self._memory.at(key, planned.allocate, handle)
         starts, lens, tables, rows = addresses
         self._general = None
         self._step = _Step(key, (tables, planned.table_stride, plan, workspace), held=given)
-        arguments = PlanArguments(
-            words=plan,
-            ends=plan + planned.ends,
-            query_start_loc=starts,
-            seq_lens=lens,
-            table_rows=rows,
-            slices=planned.slices,
-            heads=self._num_heads,
-            lanes=key.prepared.division.lanes,
-            parts=key.prepared.division.parts,
-            splits=self._splits,
-            causal=self.causal,
-            most=_ALL_TOKENS,
-        )
-        key.prepared.plan(handle, arguments)
+        arrays = plan, plan + planned.ends, starts, lens, rows
+        key.prepared.plan.start(handle, (*arrays, planned.slices, self.causal, _ALL_TOKENS))
 
     def run(
         self,
@@ -214,12 +207,13 @@ class BatchMLA:
 
 
 def _prepare_plan(
-    asked: tuple[MLAOptions, SpanLayout, Heads, int, bool], given: dict[str, ArraySpec]
+    asked: tuple[Interned[_Asked], int, bool], given: dict[str, ArraySpec]
 ) -> _Planned:
     """Return what a step of arrays with these specs needs; the last of what is asked are its
     tokens, and if attention is causal.
     """
-    options, layout, heads, num_tokens, causal = asked
+    interned_asked, num_tokens, causal = asked
+    options, layout, heads = interned_asked.value
     views = {name: view_at(spec) for name, spec in given.items()}
     slices = check_step(**views)
     gpu = gpu_of(**views)

@@ -11,6 +11,7 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    Launches,
     NamedCalls,
     RenamedCall,
     compile_variant,
@@ -28,7 +29,6 @@ from span_attention.mla.kernels import (
     MLA_SELECTED,
     MLA_WIDE,
     MergeArguments,
-    PlanArguments,
 )
 from span_attention.mla.tuning import (
     BLOCK,
@@ -54,17 +54,25 @@ _MERGING: Final = 8  # thread blocks of mla_merge per multiprocessor
 RUN_VALUES = "span_tables table_stride plan parts keys key_scales softmax_scale"
 """What runs are given beside their arrays; `parts` are those of results, in the workspace."""
 
+_PLAN_VALUES: Final = (
+    *("words", "ends", "query_start_loc", "seq_lens", "table_rows"),
+    *("slices", "causal", "most"),
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedMLA:
-    """The kernels of latent attention for one division, as `BatchMLA` launches them."""
+    """The kernels of latent attention for one division, as `BatchMLA` launches them.
+
+    `plan` divides a step; it is given what stands in `_PLAN_VALUES`.
+    """
 
     options: MLAOptions
     layout: SpanLayout
     heads: int
     division: Division
     gpu: Gpu
-    _plan: Call[PlanArguments]
+    plan: Launches
     _attend: Call[Any]  # of AttendArguments, CodesArguments or SelectedArguments
     _merge: Call[MergeArguments] | None
 
@@ -72,10 +80,6 @@ class PreparedMLA:
     def result_alignment(self) -> int:
         """Bytes of a result that are written at once."""
         return 8
-
-    def plan(self, handle: int, arguments: PlanArguments) -> None:
-        """Launch the plan of a step on the stream with this handle."""
-        self._plan(handle, arguments)
 
     def attend(
         self, num_tokens: int, *, lines_of_position: int
@@ -149,13 +153,15 @@ def prepare(
     kernel = wide if division.tile == WIDEST else narrow
     blocks = (division.blocks, 1, 1)
     launch = Launch(blocks, (division.threads, 1, 1), division.shared_bytes, overlaps=True)
+    planner = Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True)
+    sizes = {"heads": heads, "lanes": division.lanes, "parts": division.parts, "splits": splits}
     return PreparedMLA(
         options,
         layout,
         heads,
         division,
         gpu,
-        Call(load(plan, gpu, MLA_PLAN), Launch((1, 1, 1), (PLAN_THREADS, 1, 1), overlaps=True)),
+        Launches([(Call(load(plan, gpu, MLA_PLAN), planner), {})], _PLAN_VALUES, sizes),
         Call(load(attend, gpu, kernel), launch),
         merge,
     )

@@ -8,6 +8,7 @@ import numpy as np
 from spaninfer_kernel_launch import (
     Allocate,
     ArraySpec,
+    Interned,
     Operator,
     Preparations,
     Result,
@@ -19,20 +20,21 @@ from spaninfer_kernel_launch import (
     check_rows,
     get_gpu,
     gpu_of,
+    interned,
     match,
     numpy_dtype,
-    pointer_of,
     prepared_once,
     stream_handle,
     view_at,
 )
 
+from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of
 from span_attention.operands import check_operands, check_spans
 from span_attention.prefill.division import Division
 from span_attention.prefill.options import PrefillOptions
-from span_attention.prefill.prepared import PlanAddresses, PreparedPrefill, prepare
+from span_attention.prefill.prepared import PreparedPrefill, prepare
 from span_attention.spans import Spans
 
 
@@ -81,8 +83,9 @@ class BatchPrefill:
         causal: bool = True,
     ) -> None:
         options = PrefillOptions(numpy_dtype(dtype).name, lse)
-        self._asked = _Asked(options, layout, num_heads, splits, causal)
-        self._memory: tuple[Any, ...] = ()
+        self._asked = interned(_Asked(options, layout, num_heads, splits, causal))
+        self._causal, self._lse = causal, lse
+        self._memory = KeptMemory()
         self._step: _Step | None = None
 
     def plan(
@@ -110,23 +113,21 @@ class BatchPrefill:
         complete when the step is planned, and must not change until its runs have finished. Raises
         ShapeError for a window where attention is not causal.
         """
-        if window and not self._asked.causal:
+        if window and not self._causal:
             raise ShapeError(f"window is {window}; attention that is not causal takes none")
         given = (query_start_loc, seq_lens, span_tables, table_rows)
         addresses, found = _plans.find((self._asked, num_tokens), given)
-        key, table_stride, allocate = found
+        key, sizes, table_stride, allocate = found
         prepared, division = key
         handle = stream_handle(stream, seq_lens)
-        if self._step is None or self._step.key is not key:
-            self._memory = allocate(handle)
-        plan, workspace = map(pointer_of, self._memory)
+        plan, workspace = self._memory.at(key, allocate, handle)
         starts_at, lens_at, tables_at, rows_at = addresses
         window = window or 0
-        sizes = division.slices, division.pack
-        numbers = tables_at, rows_at, table_stride, plan, workspace, window, *sizes
+        tables = tables_at, rows_at, table_stride
+        numbers = *tables, plan, workspace, window, division.slices, division.pack
         self._step = _Step(key, numbers, held=given)
-        addresses_of_plan = PlanAddresses(plan, starts_at, lens_at, window)
-        prepared.plan(handle, addresses_of_plan, division, causal=self._asked.causal)
+        if sizes is not None:
+            prepared.plan.start(handle, (plan, starts_at, lens_at, window, *sizes))
 
     def run(
         self,
@@ -151,29 +152,39 @@ class BatchPrefill:
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
         check_spans(step.key[0], spans)
-        with_lse = self._asked.options.lse
-        to, lse = pair_of(out, lse=with_lse)
+        to, lse = pair_of(out, lse=self._lse)
         layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
         arrays = query, alibi_slopes, sinks, to, lse
         new = _run.start(step.key, arrays, (*step.numbers, *layer), stream)
-        return out if out is not None else new if with_lse else new[0]
+        return out if out is not None else new if self._lse else new[0]
 
 
-def _prepare_plan(
-    options: tuple[_Asked, int], given: dict[str, ArraySpec]
-) -> tuple[tuple[PreparedPrefill, Division], int, Allocate]:
-    """Return the prefill of a step with these specs and so many tokens, the stride of tables, and
-    the allocator of its memory.
-    """
-    asked, num_tokens = options
+class _Planned(NamedTuple):
+    """What is prepared for the arrays of a plan."""
+
+    key: tuple[PreparedPrefill, Division]
+    sizes: tuple[int, ...] | None  # that the plan is made from; None where there is none to make
+    table_stride: int
+    allocate: Allocate
+
+
+def _prepare_plan(options: tuple[Interned[_Asked], int], given: dict[str, ArraySpec]) -> _Planned:
+    """Return the prefill of a step with these specs and so many tokens."""
+    interned_asked, num_tokens = options
+    asked = interned_asked.value
     views = {name: view_at(spec) for name, spec in given.items()}
     slices = check_step(**views)
     gpu = gpu_of(**views)
     prepared = _kernel_for(asked.options, asked.layout, asked.num_heads, gpu.index, asked.splits)
     plan: Result = ("plan", (prepared.plan_bytes(num_tokens, slices),), np.uint8, 16)
     workspace: Result = ("workspace", (prepared.workspace_bytes,), np.uint8, 16)
-    allocate = allocator(given["seq_lens"], gpu, plan, workspace)
-    return _key_for(prepared, num_tokens, slices), views["span_tables"].strides[0], allocate
+    key = _key_for(prepared, num_tokens, slices)
+    return _Planned(
+        key,
+        prepared.sizes_of_plan(key[1], causal=asked.causal),
+        views["span_tables"].strides[0],
+        allocator(given["seq_lens"], gpu, plan, workspace),
+    )
 
 
 _plans = Preparations("query_start_loc seq_lens span_tables table_rows", _prepare_plan)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from spaninfer_kernel_launch import (
     Call,
     FileCache,
     Gpu,
     Launch,
+    Launches,
     NamedCalls,
     ShapeError,
     compile_variant,
@@ -20,7 +20,7 @@ from spaninfer_kernel_launch import (
 from span_attention.layout import SpanLayout
 from span_attention.prefill import general, hopper
 from span_attention.prefill.division import Division
-from span_attention.prefill.kernels import PREFILL_PLAN, PlanArguments
+from span_attention.prefill.kernels import PREFILL_PLAN
 from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.tuning import heads_of_shared_tile, heads_of_tile, plan_bytes
 from span_attention.prefill.variants import PLAN
@@ -28,13 +28,11 @@ from span_attention.prefill.variants import PLAN
 _PLAN_LAUNCH = Launch((1, 1, 1), (1024, 1, 1))
 
 
-class PlanAddresses(NamedTuple):
-    """Addresses of a plan and of what it is made from, and the window."""
-
-    plan: int
-    query_start_loc: int
-    seq_lens: int
-    window: int
+_PLAN_VALUES = (
+    *("plan", "query_start_loc", "seq_lens", "window"),
+    *("slices", "tile_rows", "packs", "most_sharers", "causal"),
+)
+"""What plans are given: addresses and the window, then what `sizes_of_plan` returns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +40,16 @@ class PreparedPrefill:
     """The kernels of prefill for one layout, as `BatchPrefill` launches them.
 
     It serves steps of any size; `heads` is the number of query heads, `gpu` where it is loaded.
+    `plan` divides a step into tiles; it is given the addresses of the plan, query_start_loc and
+    seq_lens, the window, and `sizes_of_plan`.
     """
 
     options: PrefillOptions
     layout: SpanLayout
     heads: int
     gpu: Gpu
+    plan: Launches
     _kernel: general.General | hopper.Hopper
-    _plan: Call[PlanArguments]
 
     @property
     def result_alignment(self) -> int:
@@ -66,23 +66,12 @@ class PreparedPrefill:
         """Bytes of the workspace of any launch, 0 unless prepared with `splits`."""
         return self._kernel.workspace_bytes
 
-    def plan(self, handle: int, at: PlanAddresses, run: Division, *, causal: bool) -> None:
-        """Divide a step into tiles, on the stream with this handle."""
+    def sizes_of_plan(self, run: Division, *, causal: bool) -> tuple[int, ...] | None:
+        """Return what a step's plan is made from beside addresses; None for a step of nothing."""
         if not run.num_rows or not run.slices:
-            return
-        arguments = PlanArguments(
-            plan=at.plan,
-            query_start_loc=at.query_start_loc,
-            seq_lens=at.seq_lens,
-            slices=run.slices,
-            tile_rows=self._kernel.lines // run.pack,
-            key_block=self._kernel.block,
-            window=at.window,
-            packs=self.heads // run.pack,
-            most_sharers=run.sharers,
-            causal=causal,
-        )
-        self._plan(handle, arguments)
+            return None
+        tile_rows, packs = self._kernel.lines // run.pack, self.heads // run.pack
+        return run.slices, tile_rows, packs, run.sharers, causal
 
     def attend(self, run: Division, query_stride: int) -> tuple[NamedCalls, dict[str, int]]:
         """Return the attention of a layer over queries with this stride, and its constants."""
@@ -146,4 +135,5 @@ def prepare(
     kernel = on_hopper or general.prepare(options, layout, heads, gpu, kept)
     plan = compile_variant(PLAN, gpu.arch, kept)
     call = Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH)
-    return PreparedPrefill(options, layout, heads, gpu, kernel, call)
+    planning = Launches([(call, {})], _PLAN_VALUES, {"key_block": kernel.block})
+    return PreparedPrefill(options, layout, heads, gpu, planning, kernel)

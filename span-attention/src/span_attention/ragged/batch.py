@@ -9,6 +9,7 @@ import numpy as np
 from spaninfer_kernel_launch import (
     Allocate,
     ArraySpec,
+    Interned,
     NamedCalls,
     Operator,
     Preparations,
@@ -21,6 +22,7 @@ from spaninfer_kernel_launch import (
     check_rows,
     get_gpu,
     gpu_of,
+    interned,
     match,
     new_results,
     numpy_dtype,
@@ -73,7 +75,7 @@ class BatchRagged:
         biased: bool = False,
     ) -> None:
         options = RaggedOptions(numpy_dtype(dtype).name, head_size, biased)
-        self._asked = options, num_heads, num_kv_heads or num_heads
+        self._asked = interned((options, num_heads, num_kv_heads or num_heads))
         self._planned: _Planned | None = None
 
     def plan(self, query_start_loc: object, *, num_rows: int, stream: object = None) -> None:
@@ -83,13 +85,13 @@ class BatchRagged:
         the GPU; the last number is at most `num_rows`. Nothing is read on the host: that the
         numbers ascend is not checked. Runs read the plan before they wait for the previous kernel.
         """
-        (at,), planned = _plans.find((*self._asked, num_rows), (query_start_loc,))
+        (at,), planned = _plans.find((self._asked, num_rows), (query_start_loc,))
         key, allocate = planned
         handle = stream_handle(stream, query_start_loc)
         (memory,) = allocate(handle)
         plan = pointer_of(memory)
         if key.num_rows and key.num_slices:
-            key.prepared.plan(handle, plan, at, key.num_slices)
+            key.prepared.plan.start(handle, (plan, at, key.num_slices))
         self._planned = _Planned(key, plan, held=(query_start_loc, memory))
 
     def run(
@@ -135,13 +137,14 @@ def _kernel_for(options: RaggedOptions, heads: int, kv_heads: int, gpu: int) -> 
 
 
 def _prepare_plan(
-    asked: tuple[RaggedOptions, int, int, int], given: dict[str, ArraySpec]
+    asked: tuple[Interned[tuple[RaggedOptions, int, int]], int], given: dict[str, ArraySpec]
 ) -> tuple[_Key, Allocate]:
     """Return what runs of a batch depend on, and the allocator of its plan.
 
     What is asked are options, heads of queries and of keys, and rows.
     """
-    options, heads, kv_heads, num_rows = asked
+    interned_asked, num_rows = asked
+    options, heads, kv_heads = interned_asked.value
     starts = given["query_start_loc"]
     views = {"query_start_loc": view_at(starts)}
     bounds = match(query_start_loc=(views["query_start_loc"], "N"))["N"]

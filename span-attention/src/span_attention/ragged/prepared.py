@@ -11,6 +11,7 @@ from spaninfer_kernel_launch import (
     FileCache,
     Gpu,
     Launch,
+    Launches,
     NamedCalls,
     ShapeError,
     compile_variant,
@@ -26,7 +27,6 @@ from span_attention.prefill.kernels import (
     PREFILL_PLAN,
     GeneralArguments,
     HopperArguments,
-    PlanArguments,
 )
 from span_attention.prefill.tuning import HopperTiles, launch, plan_bytes
 from span_attention.ragged.options import RaggedOptions, general_variant, hopper_variant
@@ -137,34 +137,22 @@ def _key_map(kernel: Hopper, rows: Rows, stride: int, pointer: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRagged:
-    """The kernels of a ragged attention, as `BatchRagged` launches them: batches of any size."""
+    """The kernels of a ragged attention, as `BatchRagged` launches them: batches of any size.
+
+    `plan` divides a batch into tiles; it is given the addresses of the plan and of query_start_loc,
+    and the number of slices.
+    """
 
     options: RaggedOptions
     heads: int
     kv_heads: int
     gpu: Gpu
+    plan: Launches
     _kernel: General | Hopper
-    _plan: Call[PlanArguments]
 
     def plan_bytes(self, rows: int, slices: int) -> int:
         """Return the bytes of the plan of at most that many rows and sequences."""
         return plan_bytes(rows, slices, self._kernel.lines, ratio=1, most_sharers=0)
-
-    def plan(self, handle: int, plan: int, query_start_loc: int, slices: int) -> None:
-        """Launch the plan of a batch on the stream with this handle."""
-        arguments = PlanArguments(
-            plan=plan,
-            query_start_loc=query_start_loc,
-            seq_lens=0,
-            slices=slices,
-            tile_rows=self._kernel.lines,
-            key_block=self._kernel.block,
-            window=0,
-            packs=self.heads,
-            most_sharers=0,
-            causal=False,
-        )
-        self._plan(handle, arguments)
 
     def attend(self, rows: Rows) -> tuple[NamedCalls, dict[str, int]]:
         """Return the attention of a layer, which is given `RUN_VALUES`, and its constants."""
@@ -200,16 +188,20 @@ def prepare(
     if heads < 1 or kv_heads < 1 or heads % kv_heads:
         raise ShapeError(f"{heads} query heads are not a multiple of {kv_heads} key heads")
     kept = cache or user_cache()
-    kernel = _on_hopper(options, heads, kv_heads, gpu, kept)
-    plan = compile_variant(PLAN, gpu.arch, kept)
-    return PreparedRagged(
-        options,
-        heads,
-        kv_heads,
-        gpu,
-        kernel or _general(options, heads, gpu, kept),
-        Call(load(plan, gpu, PREFILL_PLAN), _PLAN_LAUNCH),
-    )
+    on_hopper = _on_hopper(options, heads, kv_heads, gpu, kept)
+    kernel = on_hopper or _general(options, heads, gpu, kept)
+    plan = Call(load(compile_variant(PLAN, gpu.arch, kept), gpu, PREFILL_PLAN), _PLAN_LAUNCH)
+    constants = {
+        "seq_lens": 0,
+        "tile_rows": kernel.lines,
+        "key_block": kernel.block,
+        "window": 0,
+        "packs": heads,
+        "most_sharers": 0,
+        "causal": False,
+    }
+    planning = Launches([(plan, {})], ("plan", "query_start_loc", "slices"), constants)
+    return PreparedRagged(options, heads, kv_heads, gpu, planning, kernel)
 
 
 def _on_hopper(

@@ -10,6 +10,7 @@ from spaninfer_kernel_launch import (
     Allocate,
     ArraySpec,
     Gpu,
+    Interned,
     NamedCalls,
     Operator,
     Preparations,
@@ -18,16 +19,16 @@ from spaninfer_kernel_launch import (
     allocator,
     check_dense,
     inspect_array,
+    interned,
     match,
     numpy_dtype,
-    pointer_of,
     stream_handle,
     view_at,
 )
 
+from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.mla import MLAOptions, PreparedMLA, takes
-from span_attention.mla.kernels import PlanArguments
 from span_attention.mla.prepared import RUN_VALUES
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide_selected
@@ -36,6 +37,14 @@ from span_attention.spans import Spans
 from span_attention.sparse.readers import Readers, check_readers
 
 _ALL_LINES = 2**30  # of a token: each sees all that are selected
+
+
+class _Asked(NamedTuple):
+    """What a batch is made for."""
+
+    options: MLAOptions
+    layout: SpanLayout
+    heads: Heads
 
 
 class _Key(NamedTuple):
@@ -77,9 +86,9 @@ class BatchSelected:
     def __init__(
         self, layout: SpanLayout, *, num_heads: int, dtype: object, splits: bool = True
     ) -> None:
-        self._layout, self._num_heads, self._splits = layout, num_heads, splits
-        self._options = MLAOptions(numpy_dtype(dtype).name, selected=True)
-        self._memory: tuple[Any, ...] = ()
+        options = MLAOptions(numpy_dtype(dtype).name, selected=True)
+        self._asked = interned(_Asked(options, layout, Heads(num_heads, splits)))
+        self._memory = KeptMemory()
         self._step: _Step | None = None
 
     def plan(self, readers: Readers, *, top_k: int, stream: object = None) -> None:
@@ -89,34 +98,14 @@ class BatchSelected:
         complete when the step is planned, and must not change until its runs have finished.
         """
         given = (readers.span_tables, readers.table_rows, readers.lengths)
-        heads = Heads(self._num_heads, self._splits)
-        asked = self._options, self._layout, heads, top_k
-        (tables, rows, lengths), planned = _plans.find(asked, given)
-        key, step = planned.key, self._step
+        (tables, rows, lengths), planned = _plans.find((self._asked, top_k), given)
+        key = planned.key
         handle = stream_handle(stream, readers.lengths)
-        if step is None or step.key[:2] != key[:2]:
-            self._memory = planned.allocate(handle)
-        plan, workspace = map(pointer_of, self._memory)
-        held = (*given, *self._memory)
-        self._step = _Step(key, (tables, planned.table_stride, plan, workspace), held)
-        if not key.tokens:
-            return
-        division = key.prepared.division
-        arguments = PlanArguments(
-            words=plan,
-            ends=plan + planned.ends,
-            query_start_loc=0,
-            seq_lens=lengths,
-            table_rows=rows,
-            slices=key.tokens,
-            heads=self._num_heads,
-            lanes=division.lanes,
-            parts=division.parts,
-            splits=self._splits,
-            causal=False,
-            most=top_k,
-        )
-        key.prepared.plan(handle, arguments)
+        plan, workspace = self._memory.at(key[:2], planned.allocate, handle)
+        self._step = _Step(key, (tables, planned.table_stride, plan, workspace), held=given)
+        if key.tokens:
+            arrays = plan, plan + planned.ends, 0, lengths, rows
+            key.prepared.plan.start(handle, (*arrays, key.tokens, False, top_k))
 
     def run(
         self,
@@ -179,11 +168,10 @@ def prepare_attention(
     kernels_for(MLAOptions(dtype, selected=True), layout, Heads(heads, splits), division, gpu.index)
 
 
-def _prepare_plan(
-    options: tuple[MLAOptions, SpanLayout, Heads, int], given: dict[str, ArraySpec]
-) -> _Planned:
+def _prepare_plan(options: tuple[Interned[_Asked], int], given: dict[str, ArraySpec]) -> _Planned:
     """Return what a step of readers with these specs needs; the last option is `top_k`."""
-    asked, layout, heads, top_k = options
+    interned_asked, top_k = options
+    asked, layout, heads = interned_asked.value
     tokens, _, stride, gpu = check_readers((*given.values(),))
     if not takes(asked, layout, gpu.arch):
         raise ShapeError(

@@ -13,6 +13,7 @@ from spaninfer_kernel_launch import (
     Call,
     Derived,
     Gpu,
+    Interned,
     Launch,
     NamedCalls,
     Operator,
@@ -167,17 +168,20 @@ def select_keys(
     other than those of `has_selection`.
     """
     arrays = query, weights, readers.span_tables, readers.table_rows, readers.lengths, out
-    options = spans.layout, top_k, readers.one_sequence
+    options = spans.interned_layout, top_k, readers.one_sequence
     new = _select_keys.start(options, arrays, spans.places[:1], stream)
     return new[0] if out is None else out
 
 
-def _prepare_call(options: tuple[SpanLayout, int, bool], given: dict[str, ArraySpec]) -> Step:
+def _prepare_call(
+    options: tuple[Interned[SpanLayout], int, bool], given: dict[str, ArraySpec]
+) -> Step:
     """Return the selection of arrays with these specs.
 
     Options are the layout of keys, `top_k`, and if all tokens are of one sequence.
     """
-    layout, top_k, one_sequence = options
+    interned_layout, top_k, one_sequence = options
+    layout = interned_layout.value
     query, weights = view_at(given["query"]), view_at(given["weights"])
     readers = given["span_tables"], given["table_rows"], given["lengths"]
     tokens, columns, table_stride, gpu = check_readers(readers)
