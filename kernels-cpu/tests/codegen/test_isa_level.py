@@ -134,7 +134,7 @@ def test_every_isa_level_has_a_gemm_of_its_own_for_some_kind():
     assert {level.name: new_ways(level) for level in ISA_LEVELS} == {
         "portable": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "neon_i8mm": {"bfloat16": rounded, "int8": both, "int4": both},
-        "avx2": {"bfloat16": both, "int8": both, "int4": both},
+        "avx2": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "avx2_vnni": {"int8": both, "int4": both},
         "avx512_vnni": {"float32": both, "bfloat16": both, "int8": both, "int4": both},
         "avx512_bf16": {"bfloat16": rounded},

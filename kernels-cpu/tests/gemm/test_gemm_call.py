@@ -143,13 +143,16 @@ def test_parts_of_rows_are_multiplied_each_by_a_weight_of_its_own(
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(rounded: bool) -> None:
-    weight, x = pack(_floats(130, 5504), Format("bfloat16")), _floats(290, 5504)
+@pytest.mark.parametrize("format", [Format("float32"), Format("bfloat16")], ids=str)
+def test_long_rows_are_multiplied_in_blocks_each_row_as_if_alone(
+    format: Format, rounded: bool
+) -> None:
+    weight, x = pack(_floats(130, 5504), format), _floats(290, 5504)
     bias, residual = _floats(130), _floats(290, 130)
 
     together = _added_as_if_alone(Gemm(weight, rounded), x, bias, residual)
 
-    one, _ = micro_kernels(Format("bfloat16"), rounded=rounded, level=active_level())
+    one, _ = micro_kernels(format, rounded=rounded, level=active_level())
     seen = x.astype(ml_dtypes.bfloat16) if one.channel_bytes == 2 else x
     expected = seen.astype(np.float64) @ unpack(weight).T.astype(np.float64) + bias
     np.testing.assert_allclose(together, residual + 0.3 * expected, rtol=1e-4, atol=1e-3)
@@ -207,7 +210,9 @@ def test_each_node_has_as_many_chunks_and_they_hold_the_panels_that_lie_there(
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 200])
-@pytest.mark.parametrize("format", [Format("int8", 32), Format("int4", 32), Format("bfloat16")])
+@pytest.mark.parametrize(
+    "format", [Format("int8", 32), Format("int4", 32), Format("bfloat16"), Format("float32")]
+)
 @pytest.mark.parametrize("act", ["silu", "relu"])
 def test_a_gated_gemm_is_the_activation_of_one_half_times_the_other(rows, format, act):
     rng = np.random.default_rng(rows)

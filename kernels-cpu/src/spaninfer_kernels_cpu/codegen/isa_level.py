@@ -59,7 +59,8 @@ class IsaLevel:
     in `tiles` take those of AMX instead (`amx_tile`), and of those in `tiles_of_rows` if an output
     has one scale: then sums of tiles leave them once, not after every group of channels. With
     `expands`, many rows of other codes take those of bfloat16, or codes of fewer than 8 bits become
-    bytes with fewer scales. `core` follows from the CPU's name, and makes no other level.
+    bytes with fewer scales. With `by_parts`, many rows of float32 take a panel's channels in parts
+    (`channel_parts`). `core` follows from the CPU's name, and makes no other level.
     """
 
     name: str
@@ -72,6 +73,7 @@ class IsaLevel:
     slow_on: frozenset[str] = frozenset()
     rows: int = 6
     blocks: int = 1
+    by_parts: bool = False
     core: Core = field(default=Core(), compare=False)
 
     @property
@@ -101,7 +103,7 @@ _AMX = _AVX512_VNNI | {"avx512bf16", "amx-tile", "amx-int8", "amx-bf16", PERMITT
 ISA_LEVELS = (
     IsaLevel("portable", frozenset(), "portable"),
     IsaLevel("neon_i8mm", frozenset({"neon", "i8mm", "bf16"}), "usdot", bf16_dot="bfdot"),
-    IsaLevel("avx2", _AVX2, "madd"),
+    IsaLevel("avx2", _AVX2, "madd", by_parts=True),
     IsaLevel("avx2_vnni", _AVX2 | {"avxvnni"}, "vnni256"),
     IsaLevel("avx512_vnni", _AVX512_VNNI, "vnni512", expands="bytes", blocks=4),
     IsaLevel(

@@ -21,9 +21,15 @@ from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation
 from spaninfer_kernels_cpu.gemm import expanded_panel
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
+from spaninfer_kernels_cpu.gemm.channel_parts import PARTS_FROM, multiply_by_parts
 from spaninfer_kernels_cpu.gemm.epilogue import activate, activate_rows, ending_of, write_row
 from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, Job
-from spaninfer_kernels_cpu.gemm.micro_kernel import EXPANDED_ABOVE, MOST_ROWS, MicroKernel
+from spaninfer_kernels_cpu.gemm.micro_kernel import (
+    EXPANDED_ABOVE,
+    MOST_ROWS,
+    ROWS_PER_TASK,
+    MicroKernel,
+)
 from spaninfer_kernels_cpu.gemm.panel_records import row_record_bytes
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
@@ -111,6 +117,8 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
 def _choose_multiply_rows(tiles: GemmTiles) -> Any:
     if tiles.large.expands:
         return _by_expanded_bytes if tiles.large.expands_to_bytes else _by_expanded_panels
+    if tiles.large.by_parts:
+        return _by_channel_parts
     return _by_unpacked_blocks if tiles.large.unpacks else _by_tiles
 
 
@@ -191,6 +199,23 @@ def _panel_rows(tiles: GemmTiles, job: Job, first: int, count: int, sums: int) -
     record_bytes = weight.panel_bytes // weight.records
     sizes = (weight.records, record_bytes, row_record_bytes(tiles.large, record_bytes))
     return PanelRows(x, arguments.x.stride, count, panel, sizes, sums)
+
+
+def _by_channel_parts(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply a few rows by all channels, and more by some, then the next."""
+    if stop - first < PARTS_FROM:
+        _multiply_rows(tiles, job, end, first, stop)
+    else:
+        sums = stack(_SUMS)
+        for start in range(first, stop, ROWS_PER_TASK):
+            count = smaller(ROWS_PER_TASK, stop - start)
+            rows, ending = _panel_rows(tiles, job, start, count, sums), ending_of(job, start)
+            multiply_by_parts(tiles.large, rows, ending, _following(job, end))
+            if ending.is_direct:
+                activate_rows(tiles.activation, job, ending, count)
+            else:
+                for row in range(count):
+                    write_row(tiles.activation, job, start + row, sums + row * STEP_BYTES)
 
 
 def _by_tiles(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:

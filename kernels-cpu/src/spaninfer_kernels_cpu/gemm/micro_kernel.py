@@ -58,7 +58,8 @@ class MicroKernel(Constant):
     "whole scales" codes of 8 bits in groups of a record (`whole_scales`).
     Weights `ahead` bytes further are prefetched, into the first cache or, `far`, the second; 0 is
     not at all. `codes` are None of numbers; `unpacked` ones lie as products take them. With
-    `at_once` blocks at once, sums are in memory (`paced_tile`).
+    `at_once` blocks at once, sums are in memory (`paced_tile`). `by_parts`: many rows take some
+    channels of a panel, then the next (`channel_parts`).
     """
 
     kind: Kind
@@ -70,6 +71,7 @@ class MicroKernel(Constant):
     unpacked: bool = False
     far: bool = False
     at_once: int = 0
+    by_parts: bool = False
 
     @property
     def part(self) -> MicroKernel:

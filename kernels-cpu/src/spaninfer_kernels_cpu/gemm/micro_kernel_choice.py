@@ -80,7 +80,8 @@ def micro_kernels(
         rows = NARROW_ROWS
     elif codes is not None and isa_path == "madd" and kind != "int4":
         rows = PAIRED_ROWS
-    return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes)
+    by_parts = kind == "float32" and level.by_parts
+    return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes, by_parts=by_parts)
 
 
 def _prefetch(kind: Kind, codes: Codes | None, level: IsaLevel) -> tuple[int, bool]:
