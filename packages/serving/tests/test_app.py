@@ -8,6 +8,8 @@ from spaninfer_engine import Engine
 from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.text.tokenizer import Tokenizer
 from spaninfer_serving import Settings, create_app
+from spaninfer_serving.admission.keys import hash_of
+from spaninfer_serving.app import ROUTERS
 
 JSON = {"Content-Type": "application/json"}
 HELLO = [{"role": "user", "content": "hello"}]
@@ -210,6 +212,8 @@ def test_a_wrong_address_has_the_same_error_body(client, method, path, status):
         ("GET", "/v1", ": it is the base URL for clients; GET /v1/models lists the model"),
         ("GET", TEXT, "; it takes POST"),
         ("OPTIONS", "/v1/responses/resp_1", "; it takes DELETE, GET"),
+        ("GET", "/v1/responses/input_tokens", "; it takes POST"),
+        ("OPTIONS", "/v1/responses/input_tokens", "; it takes POST"),
         ("GET", "/favicon.svg.gz.zip", ""),  # nothing is near
         ("POST", "/v1/images/generations", ""),  # nor here; /pause_generation was
         ("POST", "/v1/tokenize", "; did you mean '/tokenize'?"),
@@ -223,6 +227,27 @@ def test_a_wrong_address_is_answered_with_the_one_that_was_meant(client, method,
     assert error["message"] == f"there is no {method} {path}{said}"
     assert ("takes" in said) == ("Allow" in answer.headers)
     assert said.endswith(answer.headers.get("Allow", ""))
+
+
+def test_a_path_that_a_route_names_in_full_takes_no_method_of_another_route(serving):
+    own = {}
+    for route in [route for router in ROUTERS for route in router.routes]:
+        if "{" not in route.path:
+            own.setdefault(route.path, set()).update(route.methods)
+    client = serving(admin_hashes=(hash_of("root"),))
+    methods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+    headers = {"Authorization": "Bearer root"}
+
+    answers = [
+        (client.request(method, path, headers=headers), taken)
+        for path, taken in own.items()
+        for method in methods - taken
+    ]
+
+    assert len(answers) > 200
+    for answer, taken in answers:
+        assert answer.status_code == 405, answer.request
+        assert answer.headers["Allow"] == ", ".join(sorted(taken)), answer.request
 
 
 def test_an_empty_body_is_called_empty(client):
@@ -455,7 +480,8 @@ def test_whatever_need_not_be_given_may_be_null_and_the_description_says_so(
 
     assert optional >= {"stream", "temperature", "return_token_ids"}
     for name in optional:
-        assert {"type": "null"} in schema["properties"][name]["anyOf"]
+        described = schema["properties"][name]
+        assert {"type": "null"} in described.get("anyOf", ()) or None in described["enum"]
     assert client.post(path, json=dict.fromkeys(optional) | needed).status_code == 200
 
 

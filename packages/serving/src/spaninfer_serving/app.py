@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from spaninfer_serving.engine.client import EngineClient, LocalClient
 from spaninfer_serving.error_mapping import problem_of, unexplained
-from spaninfer_serving.http.wrong_path import said_of
+from spaninfer_serving.http.wrong_path import wrong_method, wrong_path
 from spaninfer_serving.jobs.service import Service
 from spaninfer_serving.messages_api.envelope import AnthropicErrors, ApiKeyHeader
 from spaninfer_serving.middleware.direct import DirectRoutes
@@ -100,7 +100,7 @@ def _routed() -> FastAPI:
 @cache
 def _description() -> dict[str, Any]:
     """Return the OpenAPI document: the same for every app, and 0.1 to 0.3 s of work."""
-    return describe(_routed())
+    return describe(_routed(), _routes())
 
 
 def _guarded(app: ASGIApp, service: Service, tracer: Any, *, local_only: bool) -> ASGIApp:
@@ -159,18 +159,14 @@ def _paths() -> tuple[str, ...]:
     return tuple(sorted({route.path for route in _routes() if "{" not in route.path}))
 
 
-def _methods(path: str) -> str:
-    """Return the methods of a path: Starlette's Allow has those of its first route alone."""
-    routes = (route for route in _routes() if route.path_regex.match(path))
-    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
-
-
 async def _answer_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    message = str(error.detail)
+    method, path = request.method, request.scope["path"]
     if error.status_code == 405:
-        headers["Allow"] = _methods(request.scope["path"])
-    if error.status_code in (404, 405):
-        message = said_of(request.method, request.url.path, headers.get("Allow"), _paths())
-    return _respond(Problem(error.status_code, message, headers=headers))
+        routes = (route for route in _routes() if route.path_regex.match(path))
+        # Starlette's Allow has the methods of the first of them alone.
+        allowed = {each for route in routes for each in route.methods or ()}
+        return _respond(wrong_method(method, path, allowed))
+    is_unknown = error.status_code == 404
+    message = wrong_path(method, path, _paths()) if is_unknown else str(error.detail)
+    return _respond(Problem(error.status_code, message, headers=dict(error.headers or {})))

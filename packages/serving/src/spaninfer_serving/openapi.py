@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from spaninfer_serving.messages_api.envelope import PREFIX
 from spaninfer_serving.wire.admin import (
     AbortRequest,
-    AbortResponse,
-    Done,
     LogLevelRequest,
     MemoryTags,
-    Sleeping,
     UpdateWeightsRequest,
-    WeightsUpdated,
 )
 from spaninfer_serving.wire.chat import ChatChunk, ChatRequest, ChatResponse
 from spaninfer_serving.wire.completions import CompletionRequest, CompletionResponse
@@ -27,9 +26,8 @@ from spaninfer_serving.wire.messages import (
     CountRequest,
     MessageObject,
     MessagesRequest,
-    TokenCount,
 )
-from spaninfer_serving.wire.responses import ResponseObject, ResponsesRequest
+from spaninfer_serving.wire.responses import ResponsesRequest
 from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.texts import (
     ClassifyRequest,
@@ -114,8 +112,6 @@ STATUS = {
 # What an answer to the first leads to: its id names a kept response.
 LINKS = {"POST /v1/responses": ("/v1/responses/{response_id}", "response_id", "$response.body#/id")}
 
-_ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
-
 _DOCUMENTS = ["The crow had found a piece of cheese.", "Grapes hung high on the wall."]
 _HELLO = [{"role": "user", "content": "Tell me a fable."}]
 _CITY = {
@@ -190,11 +186,11 @@ EXAMPLES: Mapping[type[BaseModel], dict[str, dict[str, Any]]] = {
 """Bodies of each kind, by name; those with tools need a model whose chat template has them."""
 
 ANSWERS = (
-    ChatResponse, ChatChunk, ResponseObject, MessageObject, TokenCount,
-    CompletionResponse, GenerateResponse, TokenizeResponse, DetokenizeResponse, TemplateResponse,
-    EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse, AbortResponse, Done,
-    Sleeping, WeightsUpdated,
+    ChatResponse, ChatChunk, MessageObject, CompletionResponse, GenerateResponse,
+    TokenizeResponse, DetokenizeResponse, TemplateResponse,
+    EmbeddingResponse, RerankResponse, ScoreResponse, ClassifyResponse,
 )  # fmt: skip
+"""Answers of routes that write them themselves; those of others are what the routes return."""
 
 _FORMS: dict[str, dict[str, Any]] = {
     "JSON": {"response_format": {"type": "json_object"}},
@@ -267,21 +263,18 @@ def refusals(statuses: Mapping[int, str]) -> dict[str, Any]:
     return {"responses": responses}
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of the app."""
+def describe(app: FastAPI, routes: Iterable[APIRoute]) -> dict[str, Any]:
+    """Return the OpenAPI document of the app with these routes."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"key": []}]  # a key where the server was given one
-    schemas = components.setdefault("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's; no answer here is one
-        schemas.pop(unused, None)
-    schemas |= {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, "Status": STATUS}
-    for body in EXAMPLES:
-        schemas |= _schemas(body, "validation")
-        _allow_null(schemas[body.__name__])
-    for answer in ANSWERS:
-        schemas |= _schemas(answer, "serialization")
+    answers = dict.fromkeys((*ANSWERS, *filter(None, (each.response_model for each in routes))))
+    # An object that is read and written differently has two names: ToolCall-Input and -Output.
+    models = (*product(EXAMPLES, ["validation"]), *product(answers, ["serialization"]))
+    schemas = models_json_schema(models, ref_template=PLACE)[1]["$defs"]
+    others = {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, "Status": STATUS}
+    components["schemas"] = schemas | others
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _complete(path, method, operation["responses"])
@@ -297,14 +290,6 @@ def _links(document: dict[str, Any], path: str, parameter: str, value: str) -> d
         method: {"operationId": operation["operationId"], "parameters": {parameter: value}}
         for method, operation in document["paths"][path].items()
     }
-
-
-def _allow_null(body: dict[str, Any]) -> None:
-    """Say that any parameter that need not be given may be null as well."""
-    for name, schema in body["properties"].items():
-        if name not in body.get("required", ()) and {"type": "null"} not in schema.get("anyOf", ()):
-            of_value = {key: schema.pop(key) for key in tuple(schema) if key not in _ABOUT}
-            schema["anyOf"] = [of_value, {"type": "null"}]
 
 
 def _complete(path: str, method: str, responses: dict[str, Any]) -> None:
@@ -330,9 +315,3 @@ def _refusals(responses: dict[str, Any], statuses: Mapping[int, str], error: str
 
 def _named(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": PLACE.format(model=model.__name__)}
-
-
-def _schemas(model: type[BaseModel], mode: Any) -> dict[str, Any]:
-    """Return the schema of a model and of those that it holds, by name."""
-    schema = model.model_json_schema(ref_template=PLACE, mode=mode)
-    return {**schema.pop("$defs", {}), model.__name__: schema}

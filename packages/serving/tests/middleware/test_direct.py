@@ -17,7 +17,7 @@ def refused(request: Request) -> None:
 
 def answered(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return JSONResponse(error.body(), error.status)
+    return JSONResponse(error.body(), error.status, headers=error.headers)
 
 
 def client_of(*routers: APIRouter) -> TestClient:
@@ -54,3 +54,18 @@ def test_a_problem_of_a_plain_route_is_answered_as_everywhere() -> None:
     answer = client_of(router).get("/coffee")
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (418, "no coffee here")
+
+
+def test_a_whole_path_with_another_method_is_not_taken_for_a_path_with_a_parameter() -> None:
+    def named(name: str) -> Response:
+        return PlainTextResponse(name)
+
+    router = APIRouter()
+    router.add_api_route("/things/{name}", named, methods=["GET", "DELETE"])
+    router.add_api_route("/things/new", plain, methods=["POST"])
+    client = client_of(router)
+
+    assert (client.post("/things/new").text, client.get("/things/old").text) == (LET_IN, "old")
+    for method in ("GET", "DELETE", "PUT"):
+        answer = client.request(method, "/things/new")
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")

@@ -13,7 +13,7 @@ def refusal(body):
 def test_the_most_precise_finding_is_told():
     problem = refusal(b'{"messages": [{"role": "user", "content": [{"type": "image"}]}]}')
 
-    assert problem.param == "messages[0].content[0].type"
+    assert problem.param == "messages[0].content[0]"
 
 
 def test_names_of_types_that_were_tried_are_no_part_of_the_path():

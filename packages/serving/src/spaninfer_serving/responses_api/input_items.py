@@ -137,6 +137,6 @@ def _part(part: Part, has_images: bool) -> ListedPart:
             return ListedImage(detail=image.detail or "auto", image_url=url)
         case FilePart(file=file):
             return ListedFile(file_data=file.file_data, filename=file.filename)
-    _, url = source_of(part)  # type: ignore[arg-type]  # an unknown part was refused
+    _, url = source_of(part)
     is_data = url[:5].lower() == "data:"
     return ListedFile(file_data=url) if is_data else ListedFile(file_url=url)

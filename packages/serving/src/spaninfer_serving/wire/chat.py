@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import to_json
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic_core import CoreSchema, to_json
 
+from spaninfer_serving.wire.fields import ObjectFields, allow_null
 from spaninfer_serving.wire.media import MEDIA_PARTS, MediaPart, Part, ProcessorOptions, TextPart
 from spaninfer_serving.wire.prompt_logprobs import PromptLogprobs
 from spaninfer_serving.wire.sampling import SamplingFields, Usage
@@ -27,13 +28,11 @@ RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "s
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class Message(BaseModel):
+class Message(ObjectFields):
     """One turn of the conversation.
 
     An answer of OpenAI's, or of ours, is sent back as it came: with fields that hold nothing.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[Part], Field(fail_fast=True)]
@@ -58,6 +57,19 @@ class Message(BaseModel):
         if message.get("role") == "assistant" and ("content" in message or "tool_calls" in kept):
             kept.setdefault("content", "")
         return kept
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Describe what is read: an answer's content may be missing, and null have any name."""
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        described = handler.resolve_ref_schema(schema)
+        described["required"].remove("content")
+        del described["additionalProperties"]
+        described["unevaluatedProperties"] = {"type": "null"}
+        allow_null(described)
+        return schema
 
     @model_validator(mode="after")
     def _check_role(self) -> Message:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from spaninfer_serving.wire.structured import ELSEWHERE, refused
 
@@ -65,6 +73,10 @@ def _type_of(given: object) -> object:
     return getattr(given, "type", None)
 
 
+_ABOUT = ("title", "description", "default")  # keys of a schema that say nothing of the value
+_IDLE = "Not supported: no other value is taken, and these change nothing"
+
+
 class ObjectFields(BaseModel):
     """An object in a body, or the body itself.
 
@@ -85,13 +97,38 @@ class ObjectFields(BaseModel):
             return body
         known, not_supported = _names_of(cls)
         for name in not_supported & body.keys():
-            if body[name] not in cls.not_supported[name]:
+            if not any(_is_same(body[name], idle) for idle in cls.not_supported[name]):
                 raise refused(name, "unsupported_parameter", "is not supported by this server")
         return {
             name: value
             for name, value in body.items()
             if name not in not_supported and (value is not None or name not in known)
         }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Describe what is read: null too for any parameter that need not be given, and what is
+        not supported with the values that ask for nothing.
+        """
+        schema = handler(core)
+        if handler.mode == "validation":
+            described = handler.resolve_ref_schema(schema)
+            allow_null(described)
+            of_object = described.setdefault("properties", {})
+            for name in sorted(_names_of(cls)[1]):
+                of_object[name] = {"description": _IDLE, "enum": list(cls.not_supported[name])}
+        return schema
+
+
+def allow_null(described: dict[str, Any]) -> None:
+    """Say of an object that any parameter that need not be given may be null as well."""
+    for name, schema in described.get("properties", {}).items():
+        takes_null = schema.get("type") == "null" or {"type": "null"} in schema.get("anyOf", ())
+        if name not in described.get("required", ()) and not takes_null:
+            of_value = {key: schema.pop(key) for key in tuple(schema) if key not in _ABOUT}
+            schema["anyOf"] = [of_value, {"type": "null"}]
 
 
 class RequestFields(ObjectFields):
@@ -112,5 +149,10 @@ class RequestFields(ObjectFields):
 def _names_of(kind: type[ObjectFields]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all parameters of a body, and of those that are not acted on."""
     not_supported = frozenset(kind.not_supported.keys() - kind.model_fields.keys())
-    aliases = {field.alias for field in kind.model_fields.values() if field.alias}
-    return not_supported | kind.model_fields.keys() | aliases, not_supported
+    names = {field.alias or name for name, field in kind.model_fields.items()}
+    return not_supported | names, not_supported
+
+
+def _is_same(given: object, value: object) -> bool:
+    """Compare as JSON does, where 1 is not true."""
+    return given == value and isinstance(given, bool) == isinstance(value, bool)

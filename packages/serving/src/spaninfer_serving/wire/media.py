@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag
+from pydantic import AfterValidator, Field, Tag
 
-from spaninfer_serving.wire.fields import ObjectFields
+from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 
 Kind = Literal["image", "video", "audio"]
 Detail = Literal["auto", "low", "high", "original"]
@@ -92,38 +92,16 @@ class FilePart(_Part):
     file: File
 
 
-class UnknownPart(BaseModel):
-    """A part of an unknown type, which is refused with the types that there are."""
-
-    type: Literal["text", "image_url", "video_url", "input_audio", "file"]
-
-
 MEDIA_PARTS = (ImagePart, VideoPart, AudioPart, FilePart)
 MediaPart: TypeAlias = ImagePart | VideoPart | AudioPart | FilePart
 
-_NAMES = {
-    "text": "TextPart",
-    "image_url": "ImagePart",
-    "video_url": "VideoPart",
-    "input_audio": "AudioPart",
-    "file": "FilePart",
-}
-
-
-def _name_of(part: object) -> str:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return _NAMES.get(kind, "UnknownPart") if isinstance(kind, str) else "UnknownPart"
-
-
-# Tags are names of classes, as in all unions here: wire/parse.py leaves them out of paths.
 Part: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("TextPart")]
-    | Annotated[ImagePart, Tag("ImagePart")]
-    | Annotated[VideoPart, Tag("VideoPart")]
-    | Annotated[AudioPart, Tag("AudioPart")]
-    | Annotated[FilePart, Tag("FilePart")]
-    | Annotated[UnknownPart, Tag("UnknownPart")],
-    Discriminator(_name_of),
+    Annotated[TextPart, Tag("Kind:text")]
+    | Annotated[ImagePart, Tag("Kind:image_url")]
+    | Annotated[VideoPart, Tag("Kind:video_url")]
+    | Annotated[AudioPart, Tag("Kind:input_audio")]
+    | Annotated[FilePart, Tag("Kind:file")],
+    type_discriminator("a part", "text", "image_url", "video_url", "input_audio", "file"),
 ]
 
 

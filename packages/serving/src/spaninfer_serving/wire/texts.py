@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from spaninfer_serving.wire.fields import Integers, RequestFields, Strings
 from spaninfer_serving.wire.structured import refused
@@ -38,6 +39,10 @@ class ClassifyRequest(TextFields):
     input: Texts
 
 
+_TEXT_NAMES = {"queries": "text_1", "documents": "text_2"}
+"""Other names of the texts of a score."""
+
+
 class ScoreRequest(TextFields):
     """The body of POST /score: one text with each of others, or as many with one each."""
 
@@ -50,11 +55,26 @@ class ScoreRequest(TextFields):
         """Take `queries` and `documents` for the same."""
         if not isinstance(body, dict):
             return body
-        names = {"queries": "text_1", "documents": "text_2"}
-        for other, name in names.items():
+        for other, name in _TEXT_NAMES.items():
             if other in body and name in body:
                 raise refused(other, "unsupported_parameter", f"says the same as {name}; send one")
-        return {names.get(name, name): value for name, value in body.items()}
+        return {_TEXT_NAMES.get(name, name): value for name, value in body.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Describe both names, of which one has to be given."""
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        described = handler.resolve_ref_schema(schema)
+        of_object = described["properties"]
+        of_object.update({other: of_object[name] for other, name in _TEXT_NAMES.items()})
+        described["required"] = []
+        described["allOf"] = [
+            {"oneOf": [{"required": [name]}, {"required": [other]}]}
+            for other, name in _TEXT_NAMES.items()
+        ]
+        return schema
 
 
 class Document(BaseModel):
