@@ -148,8 +148,8 @@ class Preparations(Generic[PreparedT]):
         self._recent: dict[Any, list[_Recent[PreparedT]]] = {}
         self._address_of: Callable[[Any], int] = pointer_of  # torch's own, once there are tensors
 
-    def find(self, options: Any, arrays: tuple[Any, ...]) -> tuple[list[int], PreparedT]:
-        """Return the addresses of the given arrays, and what is prepared for such.
+    def find(self, options: Any, arrays: tuple[Any, ...]) -> tuple[list[Any], PreparedT]:
+        """Return the addresses of the given arrays in a new list, and what is prepared for such.
 
         Options are hashable; arrays are in the order of their names, None where not given.
         """
@@ -259,7 +259,7 @@ class Operator:
 
         Options and arrays are as for `Preparations.find`, numbers in the order of their names.
         """
-        addresses, bound = self._bound.find(options, arrays)
+        values, bound = self._bound.find(options, arrays)
         if stream is None and bound.current is not None:
             handle, is_current = bound.current(), bound.current_gpu() == bound.index
         else:
@@ -267,13 +267,13 @@ class Operator:
         new: tuple[Any, ...] = ()
         if bound.allocate is not None:
             new = bound.allocate(handle, is_current)
-            addresses += map(bound.address_of, new)
+            values += map(bound.address_of, new)
         if bound.scratch is not None:
-            lent = bound.scratch.take(handle, is_current)
-            addresses += lent[:2]
+            lent, _held = bound.scratch.take(handle, is_current)
+            values += lent
         if bound.launches is not None:
-            values: list[Any] = [*addresses, *numbers]
-            if bound.places:  # a fifth of a microsecond even for none
+            values += numbers
+            if bound.places:  # a list of none takes 0.2 µs
                 values += [values[at] + begin for at, begin in bound.places]
             for make, at in bound.derive:
                 values.append(make(values[at]))

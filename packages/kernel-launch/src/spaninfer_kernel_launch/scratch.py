@@ -10,7 +10,7 @@ that are captured into a graph may run on any stream: these need memory of their
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,10 @@ PART_BYTES: Final = 256  # a ticket and parts of scratch begin at multiples
 KEPT_BYTES: Final = 1 << 20  # kernels that need more run for longer than an allocation takes
 _MOST: Final = 256  # pieces
 
-_KEPT: Final[dict[tuple[int, int, int], int]] = {}  # by GPU, stream and thread
+Addresses: TypeAlias = tuple[int, int]
+"""Those of a ticket and of scratch."""
+
+_KEPT: Final[dict[tuple[int, int, int], Addresses]] = {}  # by GPU, stream and thread
 
 
 class Scratch:
@@ -41,35 +44,38 @@ class Scratch:
         self._allocate = allocator(like, gpu, own)
         self._is_captured = torch().cuda.is_current_stream_capturing if is_of_torch(like) else None
 
-    def take(self, stream: int, is_current: bool) -> tuple[int, int, object]:
-        """Return the addresses of both for kernels on this stream, and what to hold until these are
-        started; `is_current` is as for `Allocate`.
+    def take(self, stream: int, is_current: bool) -> tuple[Addresses, object]:
+        """Return both for kernels on this stream, and what to hold until these are started;
+        `is_current` is as for `Allocate`.
         """
-        captured = self._is_captured() if is_current and self._is_captured else is_capturing(stream)
-        kept = None if captured else _kept(stream, self._gpu)
-        if kept is not None and self._fits:
-            return kept, kept + PART_BYTES, None
-        (own,) = self._allocate(stream, is_current)
-        begin = pointer_of(own)
-        if kept is None and self._draws:
-            _clear(begin, stream, self._gpu)
-        return kept or begin, begin + PART_BYTES, own
+        kept = None
+        if not (self._is_captured() if is_current and self._is_captured else is_capturing(stream)):
+            own = self._gpu.index, stream, get_ident()
+            kept = _KEPT.get(own) or _keep(own, self._gpu)
+            if kept is not None and self._fits:
+                return kept, None
+        (memory,) = self._allocate(stream, is_current)
+        ticket = pointer_of(memory)
+        scratch = ticket + PART_BYTES
+        if kept is not None:
+            ticket, _ = kept
+        elif self._draws:
+            _clear(ticket, stream, self._gpu)
+        return (ticket, scratch), memory
 
 
-def _kept(stream: int, gpu: Gpu) -> int | None:
-    """Return the address of the memory that this thread keeps for a stream; None without any."""
-    own = gpu.index, stream, get_ident()
-    if (kept := _KEPT.get(own)) is not None:
-        return kept
+def _keep(own: tuple[int, int, int], gpu: Gpu) -> Addresses | None:
+    """Return the memory that this thread keeps for a stream from now on; None without any."""
     if len(_KEPT) >= _MOST:
         return None
+    _, stream, _ = own
     try:
-        taken = take_memory(PART_BYTES + KEPT_BYTES, gpu, stream)
+        ticket = take_memory(PART_BYTES + KEPT_BYTES, gpu, stream)
     except OutOfMemory:  # torch may have some in reserve
         return None
-    _clear(taken, stream, gpu)
-    _KEPT[own] = taken
-    return taken
+    _clear(ticket, stream, gpu)
+    _KEPT[own] = ticket, ticket + PART_BYTES
+    return _KEPT[own]
 
 
 def _clear(address: int, stream: int, gpu: Gpu) -> None:
