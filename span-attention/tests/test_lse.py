@@ -19,8 +19,7 @@ def test_results_are_one_or_with_log_sum_exps_two():
 def test_what_is_given_for_two_results_is_a_pair():
     out, lse = np.zeros((3, 4, 8)), np.zeros((3, 4))
 
-    assert pair_of(None, lse=True) == pair_of(None, lse=False) == (None, None)
-    assert pair_of(out, lse=False) == (out, None)
-    assert pair_of((out, lse), lse=True) == (out, lse)
+    assert pair_of(None) == (None, None)
+    assert pair_of((out, lse)) == (out, lse)
     with pytest.raises(ShapeError, match="out is no pair; with lse=True"):
-        pair_of(out, lse=True)
+        pair_of(out)

@@ -27,13 +27,11 @@ def results_of(
     return (out, ("lse", shape[:2], np.float32, 1)) if lse else (out,)
 
 
-def pair_of(out: Any, *, lse: bool) -> tuple[Any, Any]:
+def pair_of(out: Any) -> tuple[Any, Any]:
     """Return the arrays that the caller gives for out and lse; None for those not given.
 
-    Raises ShapeError for an `out` that is no pair where there are two.
+    Raises ShapeError for an `out` that is no pair.
     """
-    if not lse:
-        return out, None
     if out is None:
         return None, None
     if not isinstance(out, tuple) or len(out) != 2:

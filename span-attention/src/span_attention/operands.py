@@ -24,7 +24,6 @@ from spaninfer_kernel_launch import (
 
 from span_attention.layout import SpanLayout
 from span_attention.lse import results_of
-from span_attention.spans import Spans
 
 _QUERY_BYTES = 16  # bytes of a query that a lane loads at once
 
@@ -65,10 +64,9 @@ class Attention(Protocol):
         """The bytes of a result that are written at once."""
 
 
-def check_spans(attention: Attention, spans: Spans) -> None:
-    """Raise ShapeError for spans of another layout than the attention was prepared for."""
-    layout = attention.layout
-    if spans.layout is not layout and spans.layout != layout:
+def check_layout(wanted: SpanLayout, given: SpanLayout) -> None:
+    """Raise ShapeError for spans of another layout than an attention was made for."""
+    if given != wanted:
         raise ShapeError("spans have another layout than this attention was made for")
 
 

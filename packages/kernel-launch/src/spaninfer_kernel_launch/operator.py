@@ -213,8 +213,8 @@ def _getter(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 @dataclass(slots=True)
 class _Bound:
-    """A step whose values have places: arrays, results, a ticket and scratch, numbers, and what is
-    derived: first places in other arrays, then what functions make.
+    """A step whose values have places: arrays, results, a ticket and parts of scratch, numbers, and
+    what is derived: first places in arrays, then what functions make.
     """
 
     index: int  # of the GPU
@@ -285,11 +285,16 @@ class Operator:
         step, like = self._prepare_step(options, given), next(iter(given.values()))
         parts, scratch_bytes = _parts_of(step.scratch)
         calls, derived = NamedCalls(step.calls.calls, {**parts, **step.calls.derived}).used
-        has_scratch = bool(step.scratch or step.draws)
+        places = {name: (of, how) for name, (of, how) in derived.items() if isinstance(how, int)}
+        begins = {_SCRATCH: 0} | {name: at for name, (of, at) in places.items() if of == _SCRATCH}
+        others = {name: place for name, place in places.items() if name not in begins}
+        made = {name: (of, how) for name, (of, how) in derived.items() if not isinstance(how, int)}
         constants = {**dict.fromkeys((*self._bound.names, NOT_GIVEN), 0), **step.constants}
-        arrays = [*given, *(name for name, *_ in step.results)]
-        arrays += ["ticket" if step.draws else _UNUSED, _SCRATCH] if has_scratch else []
-        names = [*arrays, *self._numbers, *derived]
+        names, scratch = [*given, *(name for name, *_ in step.results)], None
+        if step.scratch or step.draws:
+            scratch = Scratch(like, step.gpu, scratch_bytes, begins.values(), draws=step.draws)
+            names += ["ticket" if step.draws else _UNUSED, *begins]
+        names += [*self._numbers, *others, *made]
         of_torch = is_of_torch(like)
         return _Bound(
             index=step.gpu.index,
@@ -297,15 +302,9 @@ class Operator:
             current_gpu=current_gpu_of_torch() if of_torch else int,
             allocate=allocator(like, step.gpu, *step.results) if step.results else None,
             address_of=torch().Tensor.data_ptr if of_torch else pointer_of,
-            scratch=Scratch(like, step.gpu, scratch_bytes, draws=step.draws)
-            if has_scratch
-            else None,
-            places=tuple(
-                (names.index(of), how) for of, how in derived.values() if isinstance(how, int)
-            ),
-            derive=tuple(
-                (how, names.index(of)) for of, how in derived.values() if not isinstance(how, int)
-            ),
+            scratch=scratch,
+            places=tuple((names.index(of), begin) for of, begin in others.values()),
+            derive=tuple((make, names.index(of)) for of, make in made.values()),
             launches=_launches(calls, names, constants) if calls else None,
         )
 

@@ -34,7 +34,7 @@ from span_attention.decode.variant import DecodeOptions
 from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of
-from span_attention.operands import check_operands, check_spans
+from span_attention.operands import check_layout, check_operands
 from span_attention.spans import Spans
 
 
@@ -140,8 +140,9 @@ class BatchDecode:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(seq_lens, span_tables) before run")
-        check_spans(step.prepared, spans)
-        to, lse = pair_of(out, lse=self._lse)
+        if spans.layout is not step.prepared.layout:
+            check_layout(step.prepared.layout, spans.layout)
+        to, lse = pair_of(out) if self._lse else (out, None)
         layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
         arrays = query, alibi_slopes, sinks, to, lse
         new = _run.start(step.prepared, arrays, (*step.numbers, *layer), stream)

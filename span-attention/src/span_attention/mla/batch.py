@@ -28,7 +28,7 @@ from span_attention.mla.prepared import RUN_VALUES, PreparedMLA
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide
 from span_attention.mla.variant import MLAOptions, options_for, takes
-from span_attention.operands import check_operands, check_spans
+from span_attention.operands import check_layout, check_operands
 from span_attention.prefill import BatchPrefill
 from span_attention.prefill.batch import check_step
 from span_attention.spans import Spans
@@ -168,8 +168,9 @@ class BatchMLA:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
-        check_spans(step.key.prepared, spans)
-        to, lse = pair_of(out, lse=self._options.lse)
+        if spans.layout is not self._layout:
+            check_layout(self._layout, spans.layout)
+        to, lse = pair_of(out) if self._options.lse else (out, None)
         layer = spans.places[0], spans.scale_places[0], softmax_scale
         new = _run.start(step.key, (query, to, lse), (*step.numbers, *layer), stream)
         return out if out is not None else new if self._options.lse else new[0]

@@ -31,7 +31,7 @@ from spaninfer_kernel_launch import (
 from span_attention.kept_memory import KeptMemory
 from span_attention.layout import SpanLayout
 from span_attention.lse import pair_of
-from span_attention.operands import check_operands, check_spans
+from span_attention.operands import check_layout, check_operands
 from span_attention.prefill.division import Division
 from span_attention.prefill.options import PrefillOptions
 from span_attention.prefill.prepared import PreparedPrefill, prepare
@@ -151,8 +151,10 @@ class BatchPrefill:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(query_start_loc, …) before run")
-        check_spans(step.key[0], spans)
-        to, lse = pair_of(out, lse=self._lse)
+        prepared, _ = step.key
+        if spans.layout is not prepared.layout:
+            check_layout(prepared.layout, spans.layout)
+        to, lse = pair_of(out) if self._lse else (out, None)
         layer = *spans.places, *spans.scale_places, softmax_scale, softcap or 0.0
         arrays = query, alibi_slopes, sinks, to, lse
         new = _run.start(step.key, arrays, (*step.numbers, *layer), stream)

@@ -32,7 +32,7 @@ from span_attention.mla import MLAOptions, PreparedMLA, takes
 from span_attention.mla.prepared import RUN_VALUES
 from span_attention.mla.step import Heads, check_queries, kernels_for, memory_of
 from span_attention.mla.tuning import divide_selected
-from span_attention.operands import check_device, check_operands, check_spans
+from span_attention.operands import check_device, check_layout, check_operands
 from span_attention.spans import Spans
 from span_attention.sparse.readers import Readers, check_readers
 
@@ -125,7 +125,8 @@ class BatchSelected:
         step = self._step
         if step is None:
             raise ShapeError("no step is planned; call plan(readers, …) before run")
-        check_spans(step.key.prepared, spans)
+        if spans.layout is not step.key.prepared.layout:
+            check_layout(step.key.prepared.layout, spans.layout)
         layer = spans.places[0], spans.scale_places[0], softmax_scale
         new = _run.start(step.key, (query, selected, out), (*step.numbers, *layer), stream)
         return new[0] if out is None else out
