@@ -9,6 +9,7 @@ keeps to one CPU.
 
 import ctypes
 import os
+from contextlib import nullcontext
 from inspect import Parameter, signature
 
 import ml_dtypes
@@ -176,6 +177,9 @@ class NoFiles:
 
     def write(self, _name, _content):
         pass
+
+    def locked(self, _name):
+        return nullcontext()
 
 
 def make(native, function, signature):

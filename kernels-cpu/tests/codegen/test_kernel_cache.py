@@ -29,6 +29,26 @@ compilers.Compilers(most=3).finish(kernels)
 print(all(map(is_ready, kernels)), sum(native_of(kernel).was_loaded for kernel in kernels))
 """
 
+AT_ONCE = """
+import sys
+from pathlib import Path
+from time import sleep
+from spaninfer_kernels_cpu.codegen.compiled import NativeFunction
+from spaninfer_kernels_cpu.codegen.kernel import address_of, native_of
+from spaninfer_kernels_cpu.elementwise.gather_call import _copy
+folder = Path(sys.argv[1])
+load = NativeFunction._load
+def load_and_wait(native):
+    found = load(native)
+    (folder / f"looked {sys.argv[2]}").touch()
+    while len(list(folder.glob("looked *"))) < 2:
+        sleep(0.01)
+    return found
+NativeFunction._load = load_and_wait
+address_of(_copy)
+print(int(native_of(_copy).was_loaded))
+"""
+
 NOBODY_WE_KNOW = """
 import os, pwd
 assert os.getuid() not in {user.pw_uid for user in pwd.getpwall()}
@@ -254,3 +274,43 @@ def test_what_lasts_is_said_nothing_about_and_tidied_once(tmp_path):
     assert [cache.read("one"), cache.read("two"), cache.read("three")] == [b"1", b"2", None]
     assert sorted(path.name for path in (tmp_path / "not" / "yet").iterdir()) == ["one", "two"]
     assert tidied == [tmp_path / "not" / "yet"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_of_two_processes_that_lack_a_kernel_at_once_one_compiles_it(tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, str(tmp_path), name],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "ab"
+    ]
+
+    printed = [each.communicate()[0] for each in started]
+
+    assert sorted(printed) == ["0\n", "1\n"]
+    kept = [path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert kept == [".kernel"]
+
+
+def test_a_lock_that_is_not_given_back_keeps_nobody_from_compiling(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "LOCK_S", 0.1)
+    cache = KernelCache((tmp_path,), None, untidy)
+
+    with cache.locked("a.kernel"), cache.locked("a.kernel"):
+        cache.write("a.kernel", b"code")
+
+    assert cache.read("a.kernel") == b"code"
+
+
+def test_where_no_folder_takes_a_lock_there_is_none(tmp_path):
+    (tmp_path / "file").touch()
+    cache = KernelCache((tmp_path / "file" / "cache",), None, untidy)
+
+    with cache.locked("a.kernel"):
+        pass
+
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

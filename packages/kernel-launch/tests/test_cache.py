@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from spaninfer_kernel_launch import FileCache, user_cache
+from spaninfer_kernel_launch import cache as cache_module
 
 WRITER = """
 import sys
@@ -16,6 +17,24 @@ for _ in range(50):
     cache.keep("shared", sys.argv[2].encode() * 100_000)
     kept = cache.find("shared")
     assert kept is not None and len(set(kept)) == 1, "half of an entry"
+"""
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from time import sleep
+from spaninfer_kernel_launch import FileCache
+folder = Path(sys.argv[1])
+cache = FileCache(folder / "cache")
+(folder / f"ready {sys.argv[2]}").touch()
+while len(list(folder.glob("ready *"))) < 3:
+    sleep(0.01)
+with cache.locked("key"):
+    if cache.find("key") is None:
+        sleep(0.5)  # all have looked by then
+        print("made")
+        cache.keep("key", b"machine code")
 """
 
 
@@ -35,6 +54,40 @@ def test_concurrent_writers_and_readers_see_whole_entries(tmp_path):
 
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["shared.bin"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_of_processes_that_want_an_entry_at_once_one_makes_it(tmp_path):
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAKER, str(tmp_path), name], stdout=subprocess.PIPE, text=True
+        )
+        for name in "abc"
+    ]
+
+    printed = [maker.communicate()[0] for maker in makers]
+
+    assert sorted(printed) == ["", "", "made\n"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key.bin"]
+
+
+def test_a_lock_that_is_not_given_back_keeps_nobody_from_making_the_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "LOCK_S", 0.1)
+    cache = FileCache(tmp_path)
+
+    with cache.locked("key"), cache.locked("key"), cache.locked("another"):
+        cache.keep("key", b"machine code")
+
+    assert cache.find("key") == b"machine code"
+
+
+def test_where_no_folder_takes_a_lock_there_is_none(tmp_path):
+    (tmp_path / "file").touch()
+
+    with FileCache(tmp_path / "file" / "cache").locked("key"), FileCache(None).locked("key"):
+        pass
+
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(

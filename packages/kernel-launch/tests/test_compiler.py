@@ -1,8 +1,10 @@
 """NVRTC without a GPU."""
 
 import importlib.util
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier, get_ident
 
 import pytest
 from spaninfer_kernel_launch import (
@@ -82,6 +84,34 @@ def test_the_second_time_nothing_is_compiled(variant, tmp_path, monkeypatch, new
     third = compile_variant(variant, "sm_80", cache)
 
     assert third == second == first
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_threads_that_want_a_kernel_at_once_get_the_one_that_is_compiled(
+    variant, tmp_path, monkeypatch
+):
+    cache, compiled, looked, all_looked = FileCache(tmp_path / "cache"), [], set(), Barrier(4)
+    compile_one, find = compiler._compile, compiler._find
+
+    def compile_and_note(*wanted):
+        compiled.append(wanted)
+        return compile_one(*wanted)
+
+    def find_and_wait(request):
+        found = find(request)
+        if get_ident() not in looked:
+            looked.add(get_ident())
+            all_looked.wait(60)  # nobody has it yet
+        return found
+
+    monkeypatch.setattr(compiler, "_compile", compile_and_note)
+    monkeypatch.setattr(compiler, "_find", find_and_wait)
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [threads.submit(compile_variant, variant, "sm_80", cache) for _ in range(4)]
+        kernels = [job.result() for job in jobs]
+
+    assert len(compiled) == 1
+    assert all(kernel == kernels[0] for kernel in kernels)
 
 
 def test_a_damaged_entry_is_compiled_again(variant, tmp_path, new_process):

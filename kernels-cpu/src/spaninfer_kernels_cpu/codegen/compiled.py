@@ -6,7 +6,8 @@ process that began with other sources can neither load what it should not, nor w
 others load; and a file holds object code alone (`object_code`).
 
 Every variant is a file of its own, whose name says what it was compiled for. Processes that compile
-variants of one function at once need not agree on an index.
+variants of one function at once need not agree on an index; one that lacks what another compiles
+waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from numba.core.registry import cpu_target
 from spaninfer_kernels_cpu.codegen import object_code
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.inline_function import KernelCompiler
-from spaninfer_kernels_cpu.codegen.kernel_cache import CacheReport, KernelCache, kernel_cache
+from spaninfer_kernels_cpu.codegen.kernel_cache import (
+    LOCK_SUFFIX,
+    CacheReport,
+    KernelCache,
+    kernel_cache,
+)
 from spaninfer_kernels_cpu.codegen.typing_cache import typing_cached
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -60,8 +66,13 @@ class NativeFunction:
         if self.address is None:
             with typing_cached():  # one thread at a time
                 if self.address is None:
-                    self.address = self._load() or self._compile()
+                    self.address = self._load() or self._compile_once()
         return self.address
+
+    def _compile_once(self) -> int:
+        """Compile it, or load what another process has compiled meanwhile."""
+        with self._files.locked(self._name):
+            return self._load() or self._compile()
 
     def _load(self) -> int | None:
         content = self._files.read(self._name)
@@ -159,7 +170,10 @@ def cache_of_these_sources() -> KernelCache:
 def discard_others(folder: Path) -> None:
     """Delete files in `folder` that were made from other sources, where that is allowed."""
     for file in folder.iterdir():
-        if file.suffix in (SUFFIX, TIMES_SUFFIX) and digest_of_sources() not in file.name:
+        if (
+            file.suffix in (SUFFIX, TIMES_SUFFIX, LOCK_SUFFIX)
+            and digest_of_sources() not in file.name
+        ):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
 

@@ -17,17 +17,28 @@ import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 from uuid import uuid4
 
 from numba.core import config
 from numba.misc import appdirs
 
+try:
+    import fcntl
+except ImportError:  # Windows: processes that start at once may compile the same kernel
+    fcntl = None  # type: ignore[assignment]
+
 VARIABLE: Final = "NUMBA_CACHE_DIR"
+LOCK_SUFFIX: Final = ".lock"
+LOCK_S: Final = 60.0
+"""How long a process waits for another that compiles the same kernel, which takes 1 to 9 s; one
+that is stopped meanwhile does not keep others from starting."""
+POLL_S: Final = 0.02
 
 _numba: Any = config  # its names are made when it is imported
 _AppDirs: Any = appdirs.AppDirs
@@ -86,6 +97,28 @@ class KernelCache:
             self._has_warned = True
             warnings.warn(self._sentence(folder), RuntimeWarning, stacklevel=2)
 
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Keep other processes from making the same file: they wait here, and find it then.
+
+        Where no folder takes a lock, or another holds it for too long, it is made twice.
+        """
+        folder = None if fcntl is None else self.writable()
+        try:
+            path = None if folder is None else folder / f"{name}{LOCK_SUFFIX}"
+            file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            path = file = None
+        try:
+            if file is not None:
+                _lock(file)
+            yield
+        finally:
+            if path is not None and file is not None:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)  # who waits for it looks for the kernel next
+                os.close(file)
+
     def writable(self) -> Path | None:
         """Return the first folder that takes files; None where none does."""
         for folder in self._folders:
@@ -139,6 +172,19 @@ def _num_bytes(folder: Path) -> int:
             with suppress(OSError):
                 total += file.lstat().st_size
     return total
+
+
+def _lock(file: int) -> None:
+    """Wait until no other process has locked a file, but not longer than `LOCK_S`."""
+    until = monotonic() + LOCK_S
+    while monotonic() < until:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            sleep(POLL_S)
+        except OSError:  # a file system without locks
+            return
 
 
 def _write(path: Path, content: bytes) -> Path:

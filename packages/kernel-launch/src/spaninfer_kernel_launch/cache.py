@@ -2,7 +2,7 @@
 
 An entry is one file, SHA-256 of the rest first. Writers put whole files in place with one rename,
 so that readers and other writers need no locks; an entry that was cut short or altered fails its
-checksum and counts as absent.
+checksum and counts as absent. What is made while a key is `locked` is made once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,26 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
 from uuid import uuid4
 
+try:
+    import fcntl
+except ImportError:  # Windows: processes that start at once may compile the same kernel
+    fcntl = None  # type: ignore[assignment]
+
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
+
+LOCK_S: Final = 120.0
+"""How long a process waits for another that compiles the same kernel, which takes up to 20 s; one
+that is stopped meanwhile does not keep others from starting."""
+POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,37 @@ class FileCache:
                     _warn(f"kept in {folder}, which may be emptied at any time", *reasons)
                 return
         _warn("kept in memory, and every start compiles them again", *reasons)
+
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Keep other threads and processes from making the same entry: they wait here, and find it.
+
+        Where no folder takes a lock, or another holds it for too long, it is made twice.
+        """
+        opened = self._lock_file(self.folder, key) or self._lock_file(self.spare, key)
+        try:
+            if opened is not None:
+                _lock(opened[1])
+            yield
+        finally:
+            if opened is not None:
+                path, file = opened
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)  # who waits for it looks for the entry next
+                os.close(file)
+
+    def _lock_file(self, folder: Path | None, key: str) -> tuple[Path, int] | None:
+        """Return a file to lock in a folder, opened; None where it takes none."""
+        if folder is None or fcntl is None:
+            return None
+        try:
+            if folder == self.spare:
+                _make_private(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{key}.lock"
+            return path, os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:
+            return None
 
 
 def user_cache() -> FileCache:
@@ -122,6 +167,19 @@ def _read(path: Path) -> bytes | None:
         return None
     checksum, kept = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
     return kept if hashlib.sha256(kept).digest() == checksum else None
+
+
+def _lock(file: int) -> None:
+    """Wait until nobody else has locked a file, but not longer than `LOCK_S`."""
+    until = monotonic() + LOCK_S
+    while monotonic() < until:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            sleep(POLL_S)
+        except OSError:  # a file system without locks
+            return
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:

@@ -145,12 +145,17 @@ def _compiled(variant: Variant, arch: str, cubin: bytes, log: str) -> Compiled:
 
 
 def _compile_and_keep(request: KernelRequest) -> Compiled:
-    compiled = _compile(request.variant, request.arch)
-    if request.cache is not None:
+    """Compile a kernel, or take what another thread or process has compiled meanwhile."""
+    if request.cache is None:
+        return _compile(request.variant, request.arch)
+    key = _key(request.variant, request.arch)
+    with request.cache.locked(key):
+        if (found := _find(request)) is not None:
+            return found
+        compiled = _compile(request.variant, request.arch)
         _found[request] = compiled
-        content = compiled.log.encode() + b"\0" + compiled.cubin
-        request.cache.keep(_key(request.variant, request.arch), content)
-    return compiled
+        request.cache.keep(key, compiled.log.encode() + b"\0" + compiled.cubin)
+        return compiled
 
 
 def _key(variant: Variant, arch: str) -> str:
