@@ -304,10 +304,14 @@ class Operator:
             address_of=torch().Tensor.data_ptr if of_torch else pointer_of,
             scratch=scratch,
             places=tuple((names.index(of), begin) for of, begin in others.values()),
-            derive=tuple((make, names.index(of)) for of, make in made.values()),
+            derive=tuple(
+                (lru_cache(_MOST_DERIVED)(make), names.index(of)) for of, make in made.values()
+            ),
             launches=_launches(calls, names, constants) if calls else None,
         )
 
+
+_MOST_DERIVED: Final = 128  # values of each kind, as of layers: by address alone they take 0.1 µs
 
 _SCRATCH: Final = "(scratch)"
 """The name of the memory that parts of scratch lie in."""
