@@ -3,10 +3,12 @@
     python bench_libraries.py --threads 1 --rounds 15
 
 Needs torch, onnx and onnxruntime. Every round, each program multiplies the same rows in turns:
-torch's library (MKL) and ONNX Runtime's (MLAS) in float32, ONNX Runtime's in int8, and ours. Rates
-are of the least time, in 10^9 operations a second; `over` are medians over rounds of torch's time
-by ours, of ONNX Runtime's by ours, both in float32, and of its int8's by ours. `peak` is what a
-tile makes of weights in registers (`roofline.peak_gops`), before the rounds and after, the larger.
+torch's library (MKL) and ONNX Runtime's (MLAS) in float32, ONNX Runtime's in int8, and ours. One
+thread is timed by its CPU time, which neighbours on the machine lengthen less, several by the
+clock. Rates are of the least time, in 10^9 operations a second; `over` are medians over rounds of
+each library's time by the program's. `of_peak` is the share of what a tile makes of weights in
+registers (`roofline.peak_gops`), the most that a program's format reached between rounds; int8 of
+ONNX Runtime multiplies as w7a7 does.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -38,20 +40,19 @@ SHAPES = (  # rows, outputs, channels: of MiniLM-L6 and bge-small, then of Qwen2
     "1024x1280x1176", "1024x3840x1280", "1024x1280x1280", "1024x5120x1280", "1024x1280x5120",
 )  # fmt: skip
 FORMATS = {"float32": Format("float32"), "int8": Format("int8"), "w7a7": Format("w7a7")}
-PEERS = {"float32": ("torch", "onnxruntime"), "int8": ("onnxruntime int8",)}
-TIMED_S = 0.02
+PEAKS_EVERY = 8  # rounds
 
 
 def main() -> None:
-    """Print a record per shape and program."""
+    """Print a record of the limits, then one per shape and program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="rows x outputs x channels")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=[*FORMATS])
     asked = parser.parse_args()
-    threads = asked.threads
-    print(json.dumps({"benchmark": "limits", "threads": threads, "read_gbps": read_gbps(threads)}))
+    threads, peaks = asked.threads, dict.fromkeys(FORMATS, 0.0)
+    records: list[dict[str, Any]] = []
     with ThreadPool(threads) as pool:
         for shape in asked.shapes:
             rows, outputs, channels = map(int, shape.split("x"))
@@ -59,45 +60,58 @@ def main() -> None:
             x = rng.standard_normal((rows, channels), np.float32)
             weight = rng.standard_normal((outputs, channels), np.float32) * np.float32(0.02)
             programs = _peers(x, weight, threads)
+            peers = list(programs)
             programs |= {
                 f"spaninfer {name}": _ours(x, weight, name, pool) for name in asked.formats
             }
-            peaks = {name: [peak_gops(FORMATS[name].kind, group=None, cpus=threads)]
-                     for name in asked.formats}  # fmt: skip
-            taken = _in_turns(programs, asked.rounds)
-            for name, found in peaks.items():
-                found.append(peak_gops(FORMATS[name].kind, group=None, cpus=threads))
+            taken = _in_turns(programs, asked, peaks)
             for name, seconds in taken.items():
-                kind = name.rpartition(" ")[2]
                 gops = 2e-9 * rows * outputs * channels / min(seconds)
-                peak = max(peaks[kind if name.startswith("spaninfer") else "float32"])
-                record = {
-                    "benchmark": "libraries", "rows": rows, "outputs": outputs,
-                    "channels": channels, "program": name, "gops": round(gops, 1),
-                    "peak": round(peak, 1), "of_peak": round(gops / peak, 3),
-                    "over": {peer: _over(taken[peer], seconds)
-                             for peer in taken if not peer.startswith("spaninfer")},
-                    "threads": threads, "cpu": cpu_name(), "load": round(os.getloadavg()[0], 2),
-                }  # fmt: skip
-                print(json.dumps(record), flush=True)
+                records.append(
+                    {
+                        "benchmark": "libraries", "rows": rows, "outputs": outputs,
+                        "channels": channels, "program": name, "gops": round(gops, 1),
+                        "over": {peer: _over(taken[peer], seconds) for peer in peers},
+                        "threads": threads, "cpu": cpu_name(),
+                        "load": round(os.getloadavg()[0], 2),
+                    }
+                )  # fmt: skip
+    limits = {name: round(peak, 1) for name, peak in peaks.items()}
+    read = round(read_gbps(threads), 1)
+    print(json.dumps({"benchmark": "limits", "peak_gops": limits, "read_gbps": read}))
+    for record in records:
+        share = round(record["gops"] / peaks[_format_of(record["program"])], 3)
+        print(json.dumps({**record, "of_peak": share}))
 
 
 def _over(theirs: list[float], ours: list[float]) -> float:
     return round(median(a / b for a, b in zip(theirs, ours, strict=True)), 3)
 
 
-def _in_turns(programs: dict[str, Program], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of a call, in every round."""
+def _format_of(program: str) -> str:
+    """Return the format whose registers' rate bounds a program."""
+    if program.startswith("spaninfer"):
+        return program.rpartition(" ")[2]
+    return "w7a7" if program.endswith("int8") else "float32"
+
+
+def _in_turns(
+    programs: dict[str, Program], asked: argparse.Namespace, peaks: dict[str, float]
+) -> dict[str, list[float]]:
+    """Return the seconds of a call, in every round; raise `peaks` to what registers reach."""
+    clock = process_time if asked.threads == 1 else perf_counter
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for run in programs.values():
         run()
-    for number in range(rounds):
+    for number in range(asked.rounds):
+        if number % PEAKS_EVERY == 0:
+            for name, format in FORMATS.items():
+                reached = peak_gops(format.kind, group=None, cpus=asked.threads)
+                peaks[name] = max(peaks[name], reached)
         for name in sorted(programs, reverse=number % 2 == 0):
-            begin, calls = perf_counter(), 0
-            while perf_counter() - begin < TIMED_S:
-                programs[name]()
-                calls += 1
-            taken[name].append((perf_counter() - begin) / calls)
+            begin = clock()
+            programs[name]()
+            taken[name].append(clock() - begin)
     return taken
 
 
