@@ -17,6 +17,7 @@ AS_IT_IS = [name for name, writing in WRITINGS.items() if writing.text_argument]
 SQL = TextGrammar("regex", r'(?i)select /\w+ "[^\n]*')
 SUM = TextGrammar("lark", "start: NUMBER (OP NUMBER)*\nOP: /[-+*]/\nNUMBER: /[0-9]+/")
 TEXTS = ['a "b"\n</x> \\é 😀 {}', "", '{"input": "x"}', 'SeLecT /tab "x y"', "1+22*3"]
+FREE = TextGrammar("lark", 'start: "1" TEXT?\nTEXT: /(?s:.*)/')
 WRONG = ['SeLecT tab "x y"', 'select /tab "\nx', "1+", "x"]
 
 
@@ -87,7 +88,8 @@ def is_sum(text):
 @pytest.mark.parametrize("is_required", [True, False])
 def test_an_input_is_held_to_its_grammar(name, is_required, accepts):
     allowed = [(None, lambda _: True), (SQL, re.compile(SQL.definition).fullmatch)]
-    for grammar, matches in allowed + ([(SUM, is_sum)] if name in AS_IT_IS else []):
+    free = (FREE, lambda text: text.startswith("1"))
+    for grammar, matches in allowed + ([(SUM, is_sum), free] if name in AS_IT_IS else []):
         made = grammars.calls_grammar(
             WRITINGS[name], form_of(name, grammar), {}, is_required=is_required
         )

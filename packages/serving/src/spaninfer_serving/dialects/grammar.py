@@ -10,6 +10,7 @@ from typing import Any
 
 from spaninfer_serving.dialects.answer import Schema, Tools
 from spaninfer_serving.dialects.custom_inputs import CustomInputs, TextGrammar
+from spaninfer_serving.dialects.lark_end import ending_at
 from spaninfer_serving.dialects.marked import Marked
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.tagged_calls import kinds_of, properties_of
@@ -176,7 +177,10 @@ class _Grammar:
             return self._until(tail)
         if grammar.syntax == "regex":
             return self._until(tail, text=f"/(?:{_slashed(grammar.definition)})/")
-        return f"%lark {{\n{grammar.definition}\n}} {self.text(tail)}"
+        ending = None if self._controls.search(tail) else ending_at(grammar.definition, tail)
+        if ending is None:  # no text holds a control token
+            return f"%lark {{\n{grammar.definition}\n}} {self.text(tail)}"
+        return f"%lark {{\n{ending}\n}}"
 
     def _until(self, mark: str, without: Iterable[str] = (), text: str = ANY_TEXT) -> str:
         """Return an expression for a text up to a mark, and the mark.
