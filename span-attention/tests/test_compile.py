@@ -5,6 +5,7 @@ and `nox -s compile` all variants.
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from kernels_of_runs import kernels_of_runs
 from spaninfer_kernel_launch import ARCHITECTURES, compile_variant, pairwise_cover, value_cover
 from spaninfer_kernel_launch.compile_report import variants_of
 
@@ -14,17 +15,19 @@ CASES = value_cover(VARIANTS)
 
 @pytest.fixture(scope="module")
 def compiled(request):
-    """A case, compiled. Where the tests are not shared out, all cases by one process per CPU.
+    """A case, compiled by this run, or by one before of the same text, options and compiler.
 
-    Workers of pytest-xdist are that many already, and another's cases are not theirs.
+    Where the tests are not shared out, all cases are compiled by one process per CPU. Workers of
+    pytest-xdist are that many already, and another's cases are not theirs.
     """
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cu12 or cu13")
+    cache = kernels_of_runs(request.config)
     if hasattr(request.config, "workerinput"):
-        yield lambda case: compile_variant(*case)
+        yield lambda case: compile_variant(*case, cache)
         return
     pool = ProcessPoolExecutor()
-    jobs = {case: pool.submit(compile_variant, *case) for case in CASES}
-    yield lambda case: jobs[case].result() if case in jobs else compile_variant(*case)
+    jobs = {case: pool.submit(compile_variant, *case, cache) for case in CASES}
+    yield lambda case: jobs[case].result() if case in jobs else compile_variant(*case, cache)
     pool.shutdown(cancel_futures=True)
 
 
