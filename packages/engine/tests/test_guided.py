@@ -17,7 +17,7 @@ from spaninfer_engine.aio import AsyncEngine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.engine import Engine
 from spaninfer_engine.errors import InvalidGrammar, InvalidSampling, NoToken
-from spaninfer_engine.request.request import FinishReason, SamplingParams
+from spaninfer_engine.request.request import FinishReason, Matcher, SamplingParams
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.startup.build import build
 
@@ -210,7 +210,7 @@ def test_a_grammar_that_other_parameters_leave_no_token_fails_alone(folder: Any)
         assert len("".join(each.text for each in beside.queue)) == 9
 
 
-class Failing:
+class Failing(Matcher):
     """A matcher that runs into a limit behind five tokens."""
 
     def __init__(self, matcher: Any) -> None:

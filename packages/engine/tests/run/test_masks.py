@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from spaninfer_engine import SamplingParams
 from spaninfer_engine.errors import InvalidMask
-from spaninfer_engine.run.masks import all_tokens, allowed_by, mask_of
+from spaninfer_engine.request.request import MaskJob
+from spaninfer_engine.run.masks import all_tokens, allowed_tokens, mask_of
 from spaninfer_engine.step.plan import NewSequence
 
 VOCAB = 70
@@ -14,6 +15,17 @@ NOTHING = np.zeros(0, np.int32)
 def matcher(function):
     sampling = SamplingParams(mask=function)
     return mask_of(NewSequence(seq_id=1, token_ids=NOTHING, sampling=sampling, seed=0), VOCAB)
+
+
+def allowed_by(mask, output_ids, vocab):
+    """The allowed tokens of one sequence, filled beside those of another that allows everything."""
+    jobs = [MaskJob(matcher(lambda _: None), NOTHING, 0), MaskJob(mask, output_ids, 1)]
+    allowed, errors = allowed_tokens(jobs, vocab)
+    assert allowed[0].all()
+    if errors:
+        assert allowed[1].all()
+        raise errors[1]
+    return allowed[1]
 
 
 def fixed(array):

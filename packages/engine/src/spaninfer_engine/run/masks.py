@@ -110,10 +110,21 @@ def begin_masks(jobs: Sequence[MaskJob], bits: Bits) -> FilledMasks | Callable[[
     return filled if any(callable(masks) for _, masks in begun) else filled()
 
 
-def allowed_by(mask: Matcher, output_ids: NDArray[np.int32], vocab: int) -> Bools:
-    """Return the allowed tokens [V] behind the tokens sampled so far."""
-    bits = mask.fill(output_ids, all_tokens(1, vocab)[0])
-    return np.unpackbits(bits, count=vocab, bitorder="little").view(np.bool_)
+def allowed_tokens(jobs: Sequence[MaskJob], vocab: int) -> tuple[Bools, dict[int, Exception]]:
+    """Return the allowed tokens [M V] of jobs, one per row, and why a row has no mask.
+
+    Rows that have none allow everything.
+    """
+    bits = all_tokens(len(jobs), vocab)
+    filled = begin_masks(jobs, bits)
+    errors = dict[int, Exception]()
+    for job, found in zip(jobs, filled() if callable(filled) else filled, strict=True):
+        if isinstance(found, Exception):
+            errors[job.row] = found
+            bits[job.row] = 0xFF
+        elif not found.flags.writeable:
+            bits[job.row] = found
+    return np.unpackbits(bits, axis=1, count=vocab, bitorder="little").view(np.bool_), errors
 
 
 def all_tokens(num_masks: int, vocab: int) -> Bits:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from spaninfer_op_reference import GREEDY, RowSampling, process, sample
 from spaninfer_op_reference import NoToken as NoTokenInRow
 
-from spaninfer_engine.errors import NoToken, as_exception
+from spaninfer_engine.errors import NoToken
 from spaninfer_engine.request.logprobs import LogprobAt, TokenLogprobs
-from spaninfer_engine.request.request import Matcher, SamplingParams
+from spaninfer_engine.request.request import MaskJob, Matcher, SamplingParams
 from spaninfer_engine.run.logprobs import token_logprobs
-from spaninfer_engine.run.masks import allowed_by, mask_of
+from spaninfer_engine.run.masks import allowed_tokens, mask_of
 from spaninfer_engine.step.plan import NewSequence
 
 Logits = NDArray[np.float32]
@@ -231,22 +231,27 @@ class Sampler:
 
         Return the model's own logits of those that ask for log-probabilities, and errors, by row.
         """
-        raw: dict[int, Logits] = {}
-        errors: dict[int, Exception] = {}
-        if not self._masks:
-            return raw, errors
-        for index, seq_id in enumerate(seq_ids):
-            if (mask := self._masks.get(seq_id)) is None:
-                continue
-            state = self._states[seq_id]
-            try:
-                allowed = allowed_by(mask, tokens[index][state.prompt_len :], self._vocab)
-            except BaseException as error:  # the sequence fails alone, also where a library panics
-                errors[index] = as_exception(error)
-                continue
-            if state.sampling.logprobs is not None:
-                raw[index] = logits[index].copy()
-            np.copyto(logits[index], -np.inf, where=~allowed)
+        masked = [index for index, seq_id in enumerate(seq_ids) if seq_id in self._masks]
+        if not masked:
+            return {}, {}
+        states = [self._states[seq_ids[index]] for index in masked]
+        jobs = [
+            MaskJob(self._masks[seq_ids[index]], tokens[index][state.prompt_len :], row)
+            for row, (index, state) in enumerate(zip(masked, states, strict=True))
+        ]
+        allowed, failed = allowed_tokens(jobs, self._vocab)
+        errors = {masked[row]: error for row, error in failed.items()}
+        raw = {
+            index: logits[index].copy()
+            for index, state in zip(masked, states, strict=True)
+            if state.sampling.logprobs is not None and index not in errors
+        }
+        banned = ~allowed
+        if len(masked) == len(logits):
+            np.copyto(logits, -np.inf, where=banned)
+        else:
+            for row, index in enumerate(masked):
+                np.copyto(logits[index], -np.inf, where=banned[row])
         return raw, errors
 
     def _logprobs(
