@@ -1,9 +1,9 @@
 """Grammars of tool calls, against the parser of the same dialect."""
 
 import json
-import re
 
 import pytest
+from byte_grammars import Accepts
 from recorded_answers import TOOLS, read, said
 from spaninfer_serving.dialects import grammar as grammars
 from spaninfer_serving.dialects.marked import Thinking
@@ -76,38 +76,8 @@ def test_what_is_written_is_read_as_calls(name):
 @pytest.fixture(scope="module")
 def accepts():
     """What says whether a grammar allows a text, and its end, as llguidance sees it."""
-    guidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
     controls = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "</think>", "<|message|>"]
-
-    class Vocabulary:
-        """Bytes, and some control tokens."""
-
-        tokens = (b"", *(bytes([i]) for i in range(256)), *(text.encode() for text in controls))
-        bos_token_id, eos_token_id = None, 0
-        special_token_ids = (0, *range(257, 257 + len(controls)))
-
-        def __call__(self, text):
-            return [byte + 1 for byte in (text if isinstance(text, bytes) else text.encode())]
-
-    ids = {text: 257 + number for number, text in enumerate(controls)}
-    vocabulary = Vocabulary()
-    tokenizer = guidance.LLTokenizer(
-        guidance.TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=[0]
-    )
-
-    def check(grammar, text):
-        tokens = []
-        for part in re.split("|".join(f"({re.escape(text)})" for text in controls), text):
-            tokens += [ids[part]] if part in ids else vocabulary(part or "")
-        return check.tokens(grammar, tokens)
-
-    def check_tokens(grammar, tokens):
-        matcher = guidance.LLMatcher(tokenizer, grammar, log_level=0)
-        assert not matcher.is_error(), (matcher.get_error(), grammar)
-        return matcher.consume_tokens(tokens) and matcher.is_accepting()
-
-    check.ids, check.tokens = ids, check_tokens
-    return check
+    return Accepts(*controls)
 
 
 @EVERY_WRITING

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from byte_grammars import Accepts
 from spaninfer_serving.dialects.lark_end import ending_at
 
 MARKS = ["\n</parameter>\n", "</param>"]
@@ -54,26 +55,8 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def accepts():
-    guidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
-
-    class Vocabulary:
-        tokens = (b"", *(bytes([i]) for i in range(256)))
-        bos_token_id, eos_token_id, special_token_ids = None, 0, (0,)
-
-        def __call__(self, text):
-            return [byte + 1 for byte in (text if isinstance(text, bytes) else text.encode())]
-
-    vocabulary = Vocabulary()
-    tokenizer = guidance.LLTokenizer(
-        guidance.TokenizerWrapper(vocabulary), n_vocab=257, eos_token=[0]
-    )
-
-    def check(grammar, text):
-        matcher = guidance.LLMatcher(tokenizer, grammar, log_level=0)
-        assert not matcher.is_error(), (matcher.get_error(), grammar)
-        return matcher.consume_tokens(vocabulary(text)) and matcher.is_accepting()
-
-    return check
+    """What says whether a grammar allows a text, and its end, as llguidance sees it."""
+    return Accepts()
 
 
 @pytest.mark.parametrize("mark", MARKS)
