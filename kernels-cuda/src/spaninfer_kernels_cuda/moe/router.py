@@ -1,4 +1,4 @@
-"""The router of few tokens: logits[T E] = x[T C] @ weight[E C]^T + bias[E], in float32.
+"""The router: logits[T E] = x[T C] @ weight[E C]^T + bias[E], in float32.
 
 x, weight and bias hold one 16-bit float type, contiguous, x and weight at multiples of 16 bytes; C
 is a multiple of 8. Products and sums are float32 and so is the result: rounded logits would send
@@ -31,7 +31,6 @@ from spaninfer_kernel_launch import (
 
 from spaninfer_kernels_cuda.moe.gemv import check_dtype
 from spaninfer_kernels_cuda.moe.tuning import (
-    ROUTER_TOKENS,
     ROUTER_WARPS,
     check_router,
     launch_router,
@@ -59,7 +58,7 @@ MOE_ROUTER = Signature("moe_router", RouterArguments, RouterSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "moe/router.cu",
-    headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
+    headers=("types.cuh", "reduce.cuh", "mma.cuh", "overlap.cuh"),
     parts=("moe/load.cuh",),
     kernels=(MOE_ROUTER,),
 )
@@ -104,7 +103,6 @@ def variant_for(channels: int, dtype: object) -> Variant:
         "T": check_dtype(dtype),
         "CHANNELS": channels,
         "LOADS": router_loads(channels),
-        "TOKENS": ROUTER_TOKENS,
         "WARPS": ROUTER_WARPS,
     }
     return Variant.of("moe_router", SOURCE, macros, element_of(dtype).architectures)

@@ -174,9 +174,10 @@ def launch_gemv(rows: int, columns: int, tile: Tile) -> Launch | None:
     return Launch((blocks, 1, 1), (_WARP * tile.warps, 1, 1), overlaps=True) if rows else None
 
 
-ROUTER_TOKENS: Final = 4  # of a warp
-ROUTER_WARPS: Final = 4  # of a block
-_MAX_ROUTER_TOKENS = 65_535 * ROUTER_TOKENS  # the second axis of a grid
+ROUTER_WARPS: Final = 8  # of a block
+_ROUTER_EXPERTS, _ROUTER_TOKENS = 16, 8  # of a block
+_ROUTER_LOADS = 8  # of a row that a lane has at once, at most
+_MAX_ROUTER_TOKENS = 65_535 * _ROUTER_TOKENS  # the second axis of a grid
 
 
 def check_router(tokens: int, experts: int, channels: int) -> None:
@@ -190,15 +191,20 @@ def check_router(tokens: int, experts: int, channels: int) -> None:
 
 
 def router_loads(channels: int) -> int:
-    """Return how many pieces of an expert's row a warp of moe_router loads at once."""
-    return min(8, _loads(channels))
+    """Return how many pieces of a row a lane of moe_router loads at once: the same in each round.
+
+    Four lanes of each warp share the channels.
+    """
+    pieces = -(-channels // (4 * GRAIN * ROUTER_WARPS))
+    rounds = -(-pieces // _ROUTER_LOADS)
+    return -(-pieces // rounds)
 
 
 def launch_router(tokens: int, experts: int) -> Launch | None:
     """Return the grid of moe_router; None without tokens."""
     if not tokens:
         return None
-    grid = (-(-experts // ROUTER_WARPS), -(-tokens // ROUTER_TOKENS), 1)
+    grid = (-(-experts // _ROUTER_EXPERTS), -(-tokens // _ROUTER_TOKENS), 1)
     return Launch(grid, (_WARP * ROUTER_WARPS, 1, 1), overlaps=True)
 
 

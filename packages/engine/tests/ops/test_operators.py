@@ -337,9 +337,10 @@ def test_experts_are_computed_as_defined(stored: str, rows: int, backend: Backen
     backend.check(ops, actual, expected)
 
 
+@pytest.mark.parametrize("rows", [5, 3000])  # a GPU has a kernel for few, and another for many
 @pytest.mark.parametrize("backend", EVERYWHERE, ids=str)
-def test_routers_score_in_float32(backend: Backend) -> None:
-    ops, x, weight = backend.make(), _rounded((5, 24), 0), _rounded((16, 24), 1)
+def test_routers_score_in_float32(backend: Backend, rows: int) -> None:
+    ops, x, weight = backend.make(), _rounded((rows, 24), 0), _rounded((16, 24), 1)
 
     logits = ops.router(backend.put(ops, x), weight=backend.put(ops, weight))
 

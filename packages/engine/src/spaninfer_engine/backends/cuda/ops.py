@@ -339,7 +339,7 @@ class CudaOps(TorchOps):
 
     def router(self, x: Tensor, *, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The scores of experts, in float32: of few rows by a kernel of ours, of many by cuBLAS."""
-        if self.kernels.experts.has_router(x):
+        if self.kernels.experts.has_router(x, weight):
             return self.kernels.experts.score(x, weight, bias)
         logits = torch.mm(x, weight.T, out_dtype=torch.float32)
         return logits if bias is None else logits + bias
