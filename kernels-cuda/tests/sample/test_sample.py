@@ -147,7 +147,8 @@ class Device:
     ):
         """Return tokens, status, the token buffer afterwards, and log-probabilities.
 
-        `kept` is then the mask of the tokens that typical_p keeps.
+        `kept` is then the mask of the tokens that typical_p keeps, of rows without a mask or
+        penalties.
         """
         put, get = self.on_gpu.put, self.on_gpu.get
         rows, vocab = logits.shape
@@ -186,8 +187,8 @@ class Device:
             busy=busy,
         )
         if typical:
-            words = get(kept)[: 4 * rows * -(-vocab // 32)].reshape(rows, -1)
-            self.kept = np.unpackbits(words, axis=1, bitorder="little")[:, :vocab].astype(bool)
+            logits_kept = get(kept).reshape(rows, -1).view(logits.dtype)[:, :vocab]
+            self.kept = logits_kept.astype(np.float32) > -INF
         return get(out), get(status), get(tokens), [get(array) for array in told]
 
 

@@ -23,8 +23,9 @@ class SampleBatch(NamedTuple):
     each row of logits[R V], positions[R] int32 the position of the token sampled from it. In `mask`
     int32[N ceil(V / 32)], bit t % 32 of word t // 32 is set where token t is allowed; it is read
     for records with `masked`. `workspace` is needed where a record has penalties, bias, bad words
-    or a minimum length: it receives the processed logits. `kept` int32[R ceil(V / 32)] is needed
-    where a record has a typical_p: it receives a mask of the tokens that this keeps.
+    or a minimum length: it receives the processed logits. `kept` is needed where a record has a
+    typical_p: it receives, in rows of whole packs of 16 bytes, the logits of the tokens that this
+    keeps and -inf for the others, or for a row with a mask or processed logits a bit per token.
     """
 
     logits: object

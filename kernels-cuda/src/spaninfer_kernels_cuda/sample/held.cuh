@@ -89,33 +89,37 @@ struct HeldRow {
     }
   }
 
-  // Writes a bit per token that is kept, each block its own; ids behind the row are not.
+  // Writes what is kept, each block its own: a row of whole packs in which the other elements are
+  // -inf, or if the row is processed, a bit per token: T may not represent its values.
   template <typename Keeps>
-  __device__ __forceinline__ void write_mask(unsigned* kept, Keeps keeps) const {
-    if (agreed(!is_held)) {
-      write_words(kept, keeps);
+  __device__ __forceinline__ void write_kept(void* kept, Keeps keeps) const {
+    if (agreed(row.is_processed())) {
+      write_words(static_cast<unsigned*>(kept), keeps);
       return;
     }
-    static_assert(kVector == 8 || kVector == 4, "a byte has the bits of one pack, or of two");
-    unsigned char* bytes = reinterpret_cast<unsigned char*>(kept);
     const Pack<T, kVector>* at = own();
-    // All lanes of a warp as long as one has a pack.
 #pragma unroll 1
-    for (unsigned pack = begin; pack - threadIdx.x % kWarp < packs; pack += step, at += kThreads) {
+    for (unsigned pack = begin; pack < packs; pack += step, at += kThreads) {
       const int first = static_cast<int>(pack * kVector);
-      unsigned bits = 0;
-      if (pack < packs) {
-        const Pack<T, kVector> here = *at;
+#pragma unroll 1
+      for (int begin = 0; begin < kVector; begin += 4) {  // by fours, as above
+        Pack<T, 4> here;
+        if (is_held) {
+          here = *reinterpret_cast<const Pack<T, 4>*>(&at->at[begin]);
+        } else {
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          bits |= (keeps(to_float(here.at[v]), first + v) ? 1u : 0u) << v;
+          for (int v = 0; v < 4; ++v) {
+            const int id = first + begin + v;
+            here.at[v] = id < row.length ? row.raw[id] : from_float<T>(-kInfinity);
+          }
         }
-      }
-      if constexpr (kVector == 8) {
-        if (pack < packs) bytes[pack] = static_cast<unsigned char>(bits);
-      } else {
-        bits |= __shfl_xor_sync(0xffffffffu, bits, 1) << 4;
-        if (pack < packs && pack % 2 == 0) bytes[pack / 2] = static_cast<unsigned char>(bits);
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          if (!keeps(to_float(here.at[v]), first + begin + v)) {
+            here.at[v] = from_float<T>(-kInfinity);
+          }
+        }
+        *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(kept) + first + begin) = here;
       }
     }
   }
@@ -144,7 +148,7 @@ struct HeldRow {
 #pragma unroll 1
     for (unsigned word = begin; word < words; word += step) {
       unsigned bits = 0;
-#pragma unroll 4
+#pragma unroll 1
       for (int bit = 0; bit < 32; ++bit) {
         const int id = static_cast<int>(32 * word) + bit;
         if (id < row.length && keeps(row.read(id), id)) bits |= 1u << bit;

@@ -2,7 +2,7 @@
 //
 //   sample_penalties   writes the logits that penalties, bias and bad words change into a workspace
 //                      (penalties.cuh)
-//   sample_typical     a mask of the tokens that locally typical sampling keeps (typical.cuh)
+//   sample_typical     rows of the tokens that locally typical sampling keeps (typical.cuh)
 //   sample_tokens      the token of each row: the argmax, or the winner of Gumbel-max sampling
 //                      (gumbel_max.cuh) among the tokens that top-k, top-p and min-p keep
 //   sample_logprobs    log-probability and rank of the token, and the top log-probabilities
@@ -101,7 +101,7 @@ __device__ __forceinline__ Best winner(const Row& row, const SamplingParams& par
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     sample_tokens(int* out, int* status, int* tokens, const T* logits,
                 SamplingParams* all_params, int* slots, int* positions,
-                const unsigned* allowed, const unsigned* kept, const unsigned* changed,
+                const unsigned* allowed, const unsigned char* kept, const unsigned* changed,
                 const float* processed, int is_given,
                 const int* given_positions, const long long* seeds, long long seed,
                 const float* temperatures, float temperature, const int* top_ks, int top_k,
@@ -127,7 +127,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Row row = row_of(logits, blockIdx.y, length, stride, params, slot, position, allowed, changed,
                    processed);
   if (kept && params.is_typical()) {
-    row.allowed = kept + blockIdx.y * static_cast<size_t>((length + 31) / 32);
+    const void* row_kept = kept + blockIdx.y * kept_row_bytes(length);
+    if (row.is_processed()) {
+      row.allowed = static_cast<const unsigned*>(row_kept);
+    } else {
+      row.raw = static_cast<const T*>(row_kept);
+    }
   }
   if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();

@@ -33,7 +33,7 @@ class PenaltyArguments(NamedTuple):
 
 
 class TypicalArguments(NamedTuple):
-    """Arguments of sample_typical, which writes a mask of the tokens that typical_p keeps.
+    """Arguments of sample_typical, which writes rows of the tokens that typical_p keeps.
 
     There may be fewer clusters than `rows`, but no fewer than rows with work: also in logprobs.
     """

@@ -43,6 +43,7 @@ from spaninfer_kernels_cuda.sample.tuning import (
     changed_bytes,
     check,
     held_packs,
+    kept_bytes,
     shared_bytes,
 )
 from spaninfer_kernels_cuda.sample.variant import variant_for
@@ -82,23 +83,20 @@ class _Shared(Generic[ArgumentsT]):
 class PreparedSample:
     """Sampling of one size.
 
-    `workspace_bytes` is the size of a batch's workspace, 16-byte aligned, with any content.
+    `workspace_bytes` and `kept_bytes` are the sizes of a batch's workspace and of what typical_p
+    keeps, 16-byte aligned, with any content.
     """
 
     rows: int
     length: int
     top: int
     workspace_bytes: int
+    kept_bytes: int
     _penalize: Call[PenaltyArguments] | None
     _keep_typical: _Shared[TypicalArguments] | None
     _sample: Call[TokenArguments] | None
     _logprobs: _Shared[LogprobArguments] | None
     row_stride: int
-
-    @property
-    def kept_bytes(self) -> int:
-        """The size of `SampleBatch.kept`."""
-        return changed_bytes(self.rows, self.length)
 
     def launch(
         self,
@@ -283,6 +281,7 @@ def prepare(
         length,
         top,
         workspace_bytes=changed_bytes(rows, length) + rows * length * 4,
+        kept_bytes=kept_bytes(rows, length * element_of(dtype).itemsize),
         _penalize=penalize,
         _keep_typical=keep_typical,
         _sample=sample,

@@ -47,11 +47,25 @@ struct Range {
   bool is_short;  // about as many as the list can hold
 };
 
+// Sums over candidates of typical sampling, in units of mass; d is the distance from the largest
+// logit over the temperature.
+struct Moments {
+  Mass mass, moment;  // 1, d
+  float square;       // d * d
+};
+
+// The mass above keys that are listed, and their number.
+struct Listed {
+  Mass above;
+  int count;
+};
+
 struct alignas(16) Shared {
   Key list[kList];
   Mass masses[kBins];
   int counts[kBins];
   Mass mass_of_warp[kWarps], other_of_warp[kWarps];
+  float float_of_warp[kWarps];
   Best best_of_warp[kWarps];
   Best best;
   Key threshold;  // found by the first block in the list; kAbsent: not there
@@ -60,7 +74,6 @@ struct alignas(16) Shared {
   int ahead;      // elements more likely than the chosen one
   unsigned most;  // order_of the largest value
   int status;
-  int number;     // of the row
   int reach;      // the score in bits that a winner must exceed, as an ordered integer
   int bin;  // from here: of a search
   Mass larger, reached;
@@ -68,9 +81,17 @@ struct alignas(16) Shared {
   Mass above, inside, wanted;
   Zone zone;
   float zone_from;  // the value that is the unit of the zone's mass
+  float most_of[kMostBlocks];  // from here: written by the block of that number
+  Moments moments_of[kMostBlocks];
+  Listed listed_of[kMostBlocks];
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) + kStages * kThreads * 16 <= SHARED_BYTES, "what the host asks for");
+
+// The bytes from one row that typical sampling keeps to the next: whole packs.
+__device__ __forceinline__ size_t kept_row_bytes(int length) {
+  return (static_cast<size_t>(length) + kVector - 1) / kVector * 16;
+}
 
 // The packs of the block's threads, kThreads apart for each, behind the rest of shared memory.
 __device__ __forceinline__ Pack<T, kVector>* packs_behind(Shared& shared) {

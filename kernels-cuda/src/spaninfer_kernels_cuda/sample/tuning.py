@@ -21,12 +21,12 @@ SHAPES = {
     "sm_80": Shape(640, 2),
     "sm_90a": Shape(1024, 4),
     "sm_100a": Shape(640, 4),
-    "sm_120": Shape(640, 2),
+    "sm_120": Shape(512, 2),
 }
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers suffice
 only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills.
 Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
-LIST_BYTES = 58_624  # struct Shared of shared.cuh without the packs; it asserts that it fits
+LIST_BYTES = 59_104  # struct Shared of shared.cuh without the packs; it asserts that it fits
 _PACK_BYTES = 16
 MAX_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MAX_ROWS = 65535  # the second axis of a grid
@@ -53,7 +53,7 @@ def shared_bytes(shape: Shape, packs: int = 0) -> int:
     has in flight.
 
     >>> [shared_bytes(SHAPES[arch]) for arch in ("sm_75", "sm_80", "sm_90a")]
-    [58624, 79104, 124160]
+    [59104, 79584, 124640]
     """
     return LIST_BYTES + max(shape.stages, packs) * shape.threads * _PACK_BYTES
 
@@ -74,6 +74,15 @@ def changed_bytes(rows: int, length: int) -> int:
     (16, 1215488)
     """
     return -(-rows * -(-length // 32) * 4 // 16) * 16
+
+
+def kept_bytes(rows: int, row_bytes: int) -> int:
+    """Return the bytes of rows without the tokens that typical_p does not keep: whole packs each.
+
+    >>> kept_bytes(1, 2 * 33), kept_bytes(64, 2 * 151_936)
+    (80, 19447808)
+    """
+    return rows * -(-row_bytes // _PACK_BYTES) * _PACK_BYTES
 
 
 def check(rows: int, length: int, top: int) -> None:

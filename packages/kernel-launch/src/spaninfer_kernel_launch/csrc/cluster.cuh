@@ -31,11 +31,32 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
+// The same where all that other blocks will look at was written by the first warp, or before a
+// barrier of the block: one warp's fence is enough then, and others do not wait for theirs.
+__device__ __forceinline__ void sync_cluster_after_block() {
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x < 32) {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  } else {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
 // The two halves of such a barrier, before Hopper nothing: threads that arrive need not wait at
 // once.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+// The first half where the barrier orders no writes, as when blocks begin or end.
+__device__ __forceinline__ void arrive_without_fence() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void wait_for_cluster() {
