@@ -9,7 +9,7 @@ from spaninfer.bench import process_usage
 from spaninfer.bench.soak import ordinary, run
 from spaninfer.bench.soak.ordinary import ordinary_clients
 from spaninfer.bench.soak.run import Timing, measure_soak
-from spaninfer_engine import ConfigError
+from spaninfer_engine import ConfigError, EngineUnavailable
 
 NOTHING = {"running": 0, "waiting": 0, "spans": 0, "lost processes": 0}
 
@@ -62,6 +62,23 @@ def test_all_processes_of_a_server_are_counted_and_one_that_is_lost_is_told(monk
         assert requests["answered"] == requests["sent"] > 0
     assert found.alone.peak_mib == pytest.approx(sum(phases[1]), rel=0.02)
     assert found.held == NOTHING | {"lost processes": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_a_server_that_ends_meanwhile_is_no_quiet_one(monkeypatch):
+    async def then_end(target, seconds):
+        waits = await ordinary_clients(target, seconds)
+        for pid in process_usage.children(os.getpid()):
+            if b"serve" in words(pid):
+                os.kill(pid, signal.SIGKILL)
+        return waits
+
+    monkeypatch.setattr(ordinary, "CLIENTS", 2)
+    monkeypatch.setattr(run, "ordinary_clients", then_end)
+
+    with pytest.raises(EngineUnavailable, match="ended during the soak, with status -9"):
+        measure_soak(["demo"], {"priorities"}, Timing(1.0, 1.0, 1), print)
 
 
 def words(pid):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
+from spaninfer_engine import EngineUnavailable
 
 from spaninfer.bench import process_usage
 from spaninfer.bench.engine import Note
@@ -46,7 +48,8 @@ def measure_soak(
 ) -> list[Round]:
     """Return what a server with these arguments of `spaninfer serve` showed, round by round.
 
-    Its ordinary clients are alone, and then attacked in all the ways of `names`.
+    Its ordinary clients are alone, and then attacked in all the ways of `names`. Raises ConfigError
+    where the server does not start, EngineUnavailable where it ends or no longer answers.
     """
     keys = [secrets.token_hex(8) for _ in range(2)]
     with (
@@ -57,7 +60,7 @@ def measure_soak(
         ),
         attackers(process.pid, host, port, keys[1], names) as attacking,
     ):
-        soak = _Soak(process.pid, Target(host, port, keys[0]), attacking, note)
+        soak = _Soak(process, Target(host, port, keys[0]), attacking, note)
         return asyncio.run(soak.rounds(timing))
 
 
@@ -67,10 +70,16 @@ class _Soak:
     The server is all of its processes: the one that was started, and those below it.
     """
 
-    def __init__(self, pid: int, ordinary: Target, attacking: Attackers, note: Note) -> None:
-        self._pid, self._ordinary, self._attacking = pid, ordinary, attacking
-        self._note = note
-        self._processes = process_usage.tree(pid)
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        ordinary: Target,
+        attacking: Attackers,
+        note: Note,
+    ) -> None:
+        self._process, self._pid = process, process.pid
+        self._ordinary, self._attacking, self._note = ordinary, attacking, note
+        self._processes = process_usage.tree(process.pid)
 
     async def rounds(self, timing: Timing) -> list[Round]:
         await ordinary_clients(self._ordinary, 1.0)  # compiles what is not compiled yet
@@ -122,14 +131,20 @@ class _Soak:
         return sum(pid not in there for pid in self._processes)
 
     async def _held(self) -> dict[str, float]:
-        """Return what the server holds when all clients have left: requests, and spans."""
+        """Return what the server holds when all clients have left: requests, and spans.
+
+        Raises EngineUnavailable where there is nobody left to say so.
+        """
         names = {
             "running": "spaninfer_running_requests",
             "waiting": "spaninfer_waiting_requests",
             "spans": r'spaninfer_spans\{[^}]*state="in_use"\}',
         }
         found: dict[str, float] = {}
+        text = b""
         for _ in range(round(SETTLED_S / LOOK_S)):
+            if (status := self._process.poll()) is not None:
+                raise EngineUnavailable(f"the server ended during the soak, with status {status}")
             request = self._ordinary.head("GET", "/metrics", None)
             text = await self._ordinary.ask(request, Tally())
             for name, pattern in names.items():
@@ -138,6 +153,10 @@ class _Soak:
             if text and not any(found.values()):
                 break
             await asyncio.sleep(LOOK_S)
+        if not text:
+            raise EngineUnavailable(
+                f"the server has not answered GET /metrics for {SETTLED_S:g} s after the attacks"
+            )
         return found
 
 
