@@ -39,6 +39,18 @@ def test_a_name_that_is_almost_right_is_refused_with_the_nearest(body, near):
     assert refusal(body.encode()).message.endswith(f"; did you mean {near!r}?")
 
 
+@pytest.mark.parametrize("choice", ['{"type": "auto"}', "5"])
+def test_a_tool_choice_that_is_none_is_refused_with_words_and_objects(choice):
+    messages = '[{"role": "user", "content": "x"}]'
+
+    problem = refusal(f'{{"messages": {messages}, "tool_choice": {choice}}}'.encode())
+
+    assert problem.message.startswith(
+        "tool_choice is not a tool choice this server takes; allowed are none, auto, required and "
+        "objects of type function, custom, allowed_tools"
+    )
+
+
 def test_a_name_that_is_near_to_none_is_refused_without_a_guess():
     assert refusal(b'{"messages": [], "zzz": 1}').message == (
         "zzz is not a parameter this server knows"

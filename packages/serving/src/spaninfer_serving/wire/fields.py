@@ -48,24 +48,26 @@ def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> st
 
 
 def type_discriminator(
-    what: str, *kinds: str, absent: str | None = None, word: str | None = None
+    what: str, *kinds: str, absent: str | None = None, words: tuple[str, ...] = ()
 ) -> Discriminator:
     """Return what chooses among objects by `type`; their tags are "Kind:" and the type.
 
-    `absent` is the type of an object that says none, `word` the tag of strings. Tags have capitals:
-    wire/parse.py leaves them out of the paths of parameters.
+    `absent` is the type of an object that says none; where some `words` are taken, the tag of
+    strings is "Word". Tags have capitals: wire/parse.py leaves them out of the paths of parameters.
     """
+    objects = f"{', '.join(words)} and objects of type " if words else ""
 
     def tag_of(given: object) -> str | None:
         if isinstance(given, str):
-            return word
+            return "Word" if words else None
         found = given.get("type", absent) if isinstance(given, dict) else _type_of(given)
         return f"Kind:{found}" if found in kinds else None
 
     return Discriminator(
         tag_of,
         custom_error_type="unknown_type",
-        custom_error_message=f"is not {what} this server takes; allowed are {', '.join(kinds)}",
+        custom_error_message=f"is not {what} this server takes; allowed are "
+        f"{objects}{', '.join(kinds)}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,7 @@ from spaninfer_serving.wire.listed_items import Includable
 from spaninfer_serving.wire.response_items import InputItem, OutputItem
 from spaninfer_serving.wire.sampling import DrawFields
 from spaninfer_serving.wire.structured import refused
-from spaninfer_serving.wire.tools import MAX_TOOLS, NAME, TextInput
+from spaninfer_serving.wire.tools import MAX_TOOLS, NAME, ChoiceWord, TextInput
 
 
 class ResponseFunction(ObjectFields):
@@ -92,11 +92,13 @@ class ResponseAllowedTools(ObjectFields):
 
 
 ToolChoice: TypeAlias = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("Word")]
+    Annotated[ChoiceWord, Tag("Word")]
     | Annotated[ResponseNamedTool, Tag("Kind:function")]
     | Annotated[ResponseNamedTool, Tag("Kind:custom")]
     | Annotated[ResponseAllowedTools, Tag("Kind:allowed_tools")],
-    type_discriminator("a tool choice", "function", "custom", "allowed_tools", word="Word"),
+    type_discriminator(
+        "a tool choice", "function", "custom", "allowed_tools", words=get_args(ChoiceWord)
+    ),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, Field, Tag
 
@@ -150,12 +150,16 @@ class AllowedTools(ObjectFields):
     allowed_tools: AllowedNames
 
 
+ChoiceWord = Literal["none", "auto", "required"]
+
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("Word")]
+    Annotated[ChoiceWord, Tag("Word")]
     | Annotated[NamedFunction, Tag("Kind:function")]
     | Annotated[NamedCustom, Tag("Kind:custom")]
     | Annotated[AllowedTools, Tag("Kind:allowed_tools")],
-    type_discriminator("a tool choice", "function", "custom", "allowed_tools", word="Word"),
+    type_discriminator(
+        "a tool choice", "function", "custom", "allowed_tools", words=get_args(ChoiceWord)
+    ),
 ]
 
 
