@@ -8,7 +8,6 @@ the numbers of slices, tokens and logits are all that a launch passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from spaninfer_kernel_launch import (
     Gpu,
     Int32,
     Kernel,
-    Launch,
     Pointer,
     Signature,
     Source,
@@ -30,7 +28,7 @@ from spaninfer_kernel_launch import (
 )
 
 from spaninfer_kernels_cuda.inputs.addresses import Addresses, Columns, Group, Rope, columns_len
-from spaninfer_kernels_cuda.inputs.tuning import launch_segments, launch_tokens
+from spaninfer_kernels_cuda.inputs.tuning import launch_of, token_blocks
 
 __all__ = [
     "VARIANTS",
@@ -70,16 +68,18 @@ VARIANTS: tuple[Variant, ...] = (VARIANT,)
 """The one variant there is."""
 
 
-@dataclass(frozen=True, slots=True)
 class PreparedInputs:
     """The kernels that write a step's inputs; nothing is allocated, launches pass addresses.
 
     `addresses` is the GPU's copy of `Addresses.words`, streams are handles.
     """
 
-    workspace_bytes: int
-    _write: Kernel[WriteArguments]
-    _derive: Kernel[DeriveArguments]
+    workspace_bytes = 0
+
+    def __init__(self, write: Kernel[WriteArguments], derive: Kernel[DeriveArguments]) -> None:
+        # By the number of blocks: kernels and launches as keys take longer than what is launched.
+        self._write = lru_cache(_KEPT)(lambda blocks: Call(write, launch_of(blocks)))
+        self._derive = lru_cache(_KEPT)(lambda blocks: Call(derive, launch_of(blocks)))
 
     def write(
         self, to: object, begins: object, words: object, *, segments: int, stream: int
@@ -89,7 +89,7 @@ class PreparedInputs:
         to[S] int64, begins[S + 1] and words int32; addresses are multiples of 4.
         """
         if segments:
-            call = _call_write(self._write, launch_segments(segments))
+            call = self._write(segments)  # a block each
             call(stream, WriteArguments(pointer_of(to), pointer_of(begins), pointer_of(words)))
 
     def derive(
@@ -97,7 +97,7 @@ class PreparedInputs:
     ) -> None:
         """Write the inputs of a step's tokens and of its rows of logits."""
         if num_slices:
-            call = _call_derive(self._derive, launch_tokens(num_tokens))
+            call = self._derive(token_blocks(num_tokens))
             arguments = DeriveArguments(pointer_of(addresses), num_slices, num_tokens, num_logits)
             call(stream, arguments)
 
@@ -105,14 +105,7 @@ class PreparedInputs:
 def prepare(*, gpu: Gpu, cache: FileCache | None = None) -> PreparedInputs:
     """Return the kernels on `gpu`, compiled or cached."""
     compiled = compile_variant(VARIANT, gpu.arch, cache or user_cache())
-    return PreparedInputs(0, load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
+    return PreparedInputs(load(compiled, gpu, WRITE_WORDS), load(compiled, gpu, DERIVE_INPUTS))
 
 
-@lru_cache(maxsize=1024)
-def _call_write(kernel: Kernel[WriteArguments], launch: Launch) -> Call[WriteArguments]:
-    return Call(kernel, launch)
-
-
-@lru_cache(maxsize=1024)
-def _call_derive(kernel: Kernel[DeriveArguments], launch: Launch) -> Call[DeriveArguments]:
-    return Call(kernel, launch)
+_KEPT = 1024  # launches of a kind; one takes about 2 kB

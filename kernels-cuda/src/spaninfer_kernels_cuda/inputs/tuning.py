@@ -9,15 +9,14 @@ _WARP = 32
 _MAX_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of this many takes milliseconds
 
 
-def launch_tokens(tokens: int) -> Launch:
-    """Return a warp per token, rounded up so that few launches serve all sizes."""
-    blocks = _next_power_of_2(-(-tokens * _WARP // THREADS))
-    return Launch((min(blocks, _MAX_BLOCKS), 1, 1), (THREADS, 1, 1))
+def token_blocks(tokens: int) -> int:
+    """Return blocks with a warp per token, rounded up so that few launches serve all sizes."""
+    return min(_next_power_of_2(-(-tokens * _WARP // THREADS)), _MAX_BLOCKS)
 
 
-def launch_segments(segments: int) -> Launch:
-    """Return a block per segment."""
-    return Launch((segments, 1, 1), (THREADS, 1, 1))
+def launch_of(blocks: int) -> Launch:
+    """Return the launch of so many blocks."""
+    return Launch((blocks, 1, 1), (THREADS, 1, 1))
 
 
 def _next_power_of_2(number: int) -> int:

@@ -65,7 +65,7 @@ class Spans:
 
     def write(self, slices: Any) -> Step[Any]:
         """Append the keys and values of the slices' positions; return the step."""
-        batch = build_batch(slices, self.sequences, lambda _: True)
+        batch = build_batch(slices, self.sequences, self.sequences.by_id)
         step = build_step(batch, self.sequences, self.ops, (self.cache,), ())
         self.ops.prepare(step)
         both = [_keys_and_values(self.group, part.seq_id) for part in slices]

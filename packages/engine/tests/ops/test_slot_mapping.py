@@ -21,7 +21,7 @@ def test_keys_go_to_the_spans_that_each_group_has_for_their_positions() -> None:
     read = []
 
     mapping = SlotMapping(
-        build_batch(slices, sequences, lambda _: True),
+        build_batch(slices, sequences, sequences.by_id),
         sequences,
         lambda array: read.append(array) or array,
     )

@@ -36,7 +36,7 @@ def _logits(model: Model, backend: Backend, **media: Any) -> np.ndarray:
     sequences.update_table(TableUpdate(1, 0, 0, (3, 0, 2)))
     caches = tuple(ops.cache(group, 4, 4) for group in groups)
     rotaries = tuple(map(Rotary, ropes(model.decoder)))
-    batch = build_batch([Slice(1, 0, len(TOKENS), 0, True)], sequences, lambda _: True)
+    batch = build_batch([Slice(1, 0, len(TOKENS), 0, True)], sequences, on_host=[1])
     step: Step[Any] = build_step(batch, sequences, ops, caches, rotaries)
     rows = Rows(ops.from_host(np.array(ROWS)), backend.put(ops, VECTORS))
     bound = bind(lower(model.decoder), ops, model.checkpoint.reader)

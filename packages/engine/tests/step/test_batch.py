@@ -20,7 +20,7 @@ def batch_of(*slices, on_host=()):
     sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
     for seq_id in range(7, 11):
         sequences.enter(NewSequence(seq_id, (0,), SamplingParams(), 0))
-    return build_batch(slices, sequences, set(on_host).__contains__)
+    return build_batch(slices, sequences, on_host)
 
 
 def test_decodes_get_logits_and_are_sampled():
@@ -93,11 +93,11 @@ def test_a_device_reports_as_many_likely_tokens_as_one_of_the_prompts_asks_for()
         sequences.enter(NewSequence(seq_id, (0,), sampling, 0))
     slices = (Slice(8, 5, 6, 5, True), Slice(7, 0, 5, 1, True), Slice(9, 0, 3, 0, False), PROMPT)
 
-    batch = build_batch(slices, sequences, lambda _: False, device_reports=True)
+    batch = build_batch(slices, sequences, device_reports=True)
 
     assert batch.num_reported.tolist() == [0, 3, 3, 0]
     assert batch.most_reported(sequences) == 4
-    none = build_batch(slices[:1], sequences, lambda _: False, device_reports=True)
+    none = build_batch(slices[:1], sequences, device_reports=True)
     assert none.most_reported(sequences) == 0
 
 
@@ -132,8 +132,9 @@ def parts(draw: st.DrawFn, most: int) -> tuple[int, int, int, bool, bool]:
 @given(
     st.sampled_from([1, 1, 4]).flatmap(lambda most: st.lists(parts(most), min_size=1, max_size=4)),
     st.booleans(),
+    st.booleans(),
 )
-def test_columns_say_what_the_slices_say_one_by_one(drawn, device_reports):
+def test_columns_say_what_the_slices_say_one_by_one(drawn, device_reports, is_masked):
     sequences = Sequences(1, max_len=64, span_len=4, num_rows=8)
     slices, on_host, positions, rows, wanted, host = [], set(), [], [], [], []
     for seq_id, (start, count, num_logits, samples, by_host) in enumerate(drawn, 50):
@@ -147,7 +148,9 @@ def test_columns_say_what_the_slices_say_one_by_one(drawn, device_reports):
         host += [*reported, *([len(wanted) - 1] if samples and by_host else [])]
     lengths, logits = [each[1] for each in drawn], [each[2] for each in drawn]
 
-    batch = build_batch(slices, sequences, on_host.__contains__, device_reports=device_reports)
+    masked = set(sequences.by_id) - on_host if is_masked else set()
+
+    batch = build_batch(slices, sequences, on_host, masked, device_reports=device_reports)
 
     assert batch.positions().tolist() == positions
     assert batch.token_rows().tolist() == rows
@@ -159,6 +162,10 @@ def test_columns_say_what_the_slices_say_one_by_one(drawn, device_reports):
     assert batch.num_decodes == len(list(takewhile(lambda count: count == 1, lengths)))
     assert batch.is_decode == (lengths == logits == [1] * len(drawn))
     assert batch.has_reported == bool(batch.num_reported.any())
+    assert batch.num_samples == batch.samples.sum()
+    assert batch.num_device_samples == batch.samples_on_device.sum()
+    assert batch.num_masked == batch.masked.sum()
+    assert (batch.masked == (batch.samples_on_device & is_masked)).all()
     assert {
         each.dtype for each in (batch.positions(), batch.logit_indices(), batch.host_logits)
     } == {np.dtype(np.int32)}

@@ -41,7 +41,7 @@ class InFlight:
     @property
     def is_sampled_on_host(self) -> bool:
         """True if later steps wait for tokens that the host samples."""
-        return bool(np.count_nonzero(self.batch.samples > self.batch.samples_on_device))
+        return self.batch.num_samples > self.batch.num_device_samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Runner(Resource):
         batch = build_batch(
             plan.slices,
             self._sequences,
-            self._on_host.__contains__,
+            self._on_host,
             self._masks.seq_ids,
             device_reports=self._device.reports_prompts,
         )
@@ -139,7 +139,7 @@ class Runner(Resource):
             plan,
             batch,
             launched,
-            bool(np.count_nonzero(batch.masked)),
+            batch.num_masked > 0,
             unencoded=unencoded,
             failed_encodings=failed_encodings,
         )
@@ -269,7 +269,7 @@ class Runner(Resource):
             if not batch.device_reports:
                 prompt_logprobs = self._prompt_logprobs(step, logits, failed)
             logprobs |= self._sample_on_host(batch, logits, tokens, failed)
-        if np.count_nonzero(batch.samples_on_device):
+        if batch.num_device_samples:
             logprobs |= self._take_samples(step, tokens, failed)
         for index, error in step.unencoded.items():
             failed[batch.seq_ids[index]] = error
@@ -298,7 +298,10 @@ class Runner(Resource):
         batch, (token_ids, status) = step.batch, step.launched.samples()
         last = batch.logit_start_loc[1:] - 1
         sampled, statuses = token_ids[last].tolist(), status[last].tolist()
-        for index in np.flatnonzero(batch.samples_on_device).tolist():
+        indices: Sequence[int] = range(batch.num_slices)
+        if batch.num_device_samples < batch.num_slices:
+            indices = np.flatnonzero(batch.samples_on_device).tolist()
+        for index in indices:
             if statuses[index] == _SAMPLED:
                 tokens[index] = sampled[index]
                 continue

@@ -13,7 +13,7 @@ called as plan, plan, apply, plan, apply ...; results come in the order of the p
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -244,7 +244,7 @@ class Scheduler:
         if not self._waiting:
             return len(self._running) <= self.limits.max_running
         prefills = deque(seq for seq in self._running if seq.num_scheduled < seq.prefill_end)
-        in_front = Counter[str]()  # tokens of a client's prompts that go first
+        in_front = defaultdict[str, int](int)  # tokens of a client's prompts that go first
         most = self.limits.tuning.largest_step
         at = 0
         while at < len(self._waiting):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,8 @@ from spaninfer_engine.step.sequences import Sequences
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+
+_NO_LOGITS: Ints = np.zeros(0, np.int32)
 
 
 class Run(NamedTuple):
@@ -58,6 +62,9 @@ class Batch:
     masked: Bools  # [R] does a token mask limit what the device samples?
     num_decodes: int
     host_logits: Ints  # [N] the logits that the host asks for, ascending
+    num_samples: int = 0  # True in `samples`, `samples_on_device` and `masked`: counts of Python
+    num_device_samples: int = 0  # are read in 30 ns, an array answers in 500 to 2000
+    num_masked: int = 0
     device_reports: bool = False  # does the device report on prompts?
     media: tuple[MediaRows, ...] = ()
 
@@ -79,7 +86,7 @@ class Batch:
     @property
     def max_seq_len(self) -> int:
         """The largest of `stops`."""
-        return int(self.stops.max())
+        return int(max(self.stops.tolist()))
 
     @property
     def is_decode(self) -> bool:
@@ -161,7 +168,7 @@ class Batch:
     @property
     def has_reported(self) -> bool:
         """True if some slice has such positions."""
-        return self.num_logits > int(np.count_nonzero(self.samples))
+        return self.num_logits > self.num_samples
 
     def reported(self, sequences: Sequences) -> tuple[Ints, Ints]:
         """Return the logits [N] of those positions, and the tokens that follow them."""
@@ -192,34 +199,42 @@ class Batch:
 def build_batch(
     slices: Sequence[Slice],
     sequences: Sequences,
-    on_host: Callable[[int], bool],
+    on_host: Collection[int] = (),
     masked: Collection[int] = (),
     *,
     device_reports: bool = False,
 ) -> Batch:
     """Return the batch of a plan's slices.
 
-    `on_host` tells by sequence whether the host samples its tokens; `masked` are sequences with
-    token masks; with `device_reports` the host asks for no logits of prompts.
+    `on_host` are sequences whose tokens the host samples, `masked` those with token masks; with
+    `device_reports` the host asks for no logits of prompts.
     """
     ids, starts, stops, logits_from, samples, rope_seq_lens = zip(*slices, strict=True)
     begin, end = np.array(starts, np.int32), np.array(stops, np.int32)
     sampled = np.array(samples, np.bool_)
-    by_host = sampled & np.fromiter(map(on_host, ids), np.bool_, len(ids))
-    by_device = sampled & ~by_host
-    with_mask = np.zeros(len(ids), np.bool_)
+    by_host = with_mask = nowhere = np.zeros(len(ids), np.bool_)
+    by_device = sampled
+    if on_host:
+        by_host = sampled & _among(on_host, ids)
+        by_device = sampled & ~by_host
     if masked:
-        with_mask = by_device & np.fromiter((id_ in masked for id_ in ids), np.bool_, len(ids))
-    # Decodes alone are the step whose cost counts: sums of Python say so in 1 µs, where cumulated
-    # sums and ranges of arrays took 30 (8 slices, a core of an EPYC, 2026-11-23).
+        with_mask = by_device & _among(masked, ids)
+    num_samples = sum(samples)
+    # Numbers of Python: decodes alone are found in 1 µs, where cumulated sums and ranges of arrays
+    # took 30 (8 slices, a core of an EPYC, 2026-11-23), and a prompt's in 5.
     num_decodes, query_start_loc = len(ids), np.arange(len(ids) + 1, dtype=np.int32)
     if sum(stops) - sum(starts) > len(ids):
-        lengths = end - begin
-        num_decodes, query_start_loc = _leading_ones(lengths), _cumulated(lengths)
+        lengths = list(map(sub, stops, starts))
+        num_decodes = next(at for at, length in enumerate(lengths) if length > 1)
+        query_start_loc = _begins(lengths)
     logit_start_loc = query_start_loc
     if not num_decodes == len(ids) == sum(stops) - sum(logits_from):
-        logit_start_loc = _cumulated(end - np.array(logits_from, np.int32))
-    last = logit_start_loc[1:]
+        logit_start_loc = _begins(map(sub, stops, logits_from))
+    host_logits = _NO_LOGITS
+    if not device_reports:
+        host_logits = _all_but(by_device, logit_start_loc)
+    elif on_host:
+        host_logits = logit_start_loc[1:][by_host] - 1
     return Batch(
         seq_ids=ids,
         table_rows=sequences.rows(ids),
@@ -232,10 +247,18 @@ def build_batch(
         samples_on_device=by_device,
         masked=with_mask,
         num_decodes=num_decodes,
-        host_logits=(last[by_host] - 1 if device_reports else _all_but(by_device, logit_start_loc)),
+        host_logits=host_logits,
+        num_samples=num_samples,
+        num_device_samples=num_samples if by_host is nowhere else int(np.count_nonzero(by_device)),
+        num_masked=0 if with_mask is nowhere else int(np.count_nonzero(with_mask)),
         device_reports=device_reports,
         media=_media_rows(slices, sequences, query_start_loc) if sequences.media else (),
     )
+
+
+def _among(chosen: Collection[int], seq_ids: Sequence[int]) -> Bools:
+    """Return which of the sequences are chosen, [R]."""
+    return np.fromiter(map(chosen.__contains__, seq_ids), np.bool_, len(seq_ids))
 
 
 def _media_rows(
@@ -274,15 +297,15 @@ def cut_batch(lengths: Ints) -> Batch:
     )
 
 
+def _begins(counts: Iterable[int]) -> Ints:
+    """Return where each begins that has so many, and behind the last."""
+    return np.array([0, *accumulate(counts)], np.int32)
+
+
 def _cumulated(counts: Ints) -> Ints:
     sums = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=sums[1:])
     return sums
-
-
-def _leading_ones(lengths: Ints) -> int:
-    longer = np.flatnonzero(lengths > 1)
-    return int(longer[0]) if len(longer) else len(lengths)
 
 
 def _ranges(starts: Ints, loc: Ints) -> Ints:

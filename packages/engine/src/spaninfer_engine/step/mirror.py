@@ -67,6 +67,8 @@ class SequenceMirror:
 
     def sampling_work(self, batch: Batch) -> SamplingWork:
         """Return the work that the sequences of a step make."""
+        if not any(self._demanding):
+            return SamplingWork()
         ids = batch.seq_ids
         return SamplingWork(
             *(len(each.intersection(ids)) if each else 0 for each in self._demanding)

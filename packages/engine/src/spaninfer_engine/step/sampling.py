@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ class DeviceSamplingParams:
             bias_ids=tuple(bias),
             biases=tuple(bias.values()),
             bad_words=sequence.banned,
-            end_ids=sequence.early_end_ids if asked.min_tokens else (),
+            end_ids=_end_ids(sequence),
             end_until=prompt_len + asked.min_tokens,
             logprobs=asked.logprobs,
             typical_p=asked.typical_p,
@@ -84,8 +85,7 @@ class DeviceSamplingParams:
     @property
     def num_listed(self) -> int:
         """Words that the lists take in a device's memory, which has room for MAX_LISTED."""
-        words = len(self.bad_words) + 1 + sum(map(len, self.bad_words)) if self.bad_words else 0
-        return len(self.bias_ids) + words + len(self.end_ids)
+        return _num_listed(len(self.bias_ids), self.bad_words, self.end_ids)
 
 
 class SamplingWork(NamedTuple):
@@ -106,4 +106,18 @@ def fits_kernel(sequence: NewSequence) -> bool:
 
     That is all of SamplingParams, as long as there is room for the lists of biases and bad words.
     """
-    return DeviceSamplingParams.of(sequence).num_listed <= MAX_LISTED
+    num_biases = len(sequence.sampling.logit_bias or ())
+    return _num_listed(num_biases, sequence.banned, _end_ids(sequence)) <= MAX_LISTED
+
+
+def _end_ids(sequence: NewSequence) -> tuple[int, ...]:
+    """Return the ids that end the sequence, where some of its tokens must not."""
+    return sequence.early_end_ids if sequence.sampling.min_tokens else ()
+
+
+def _num_listed(
+    num_biases: int, bad_words: Sequence[tuple[int, ...]], end_ids: Sequence[int]
+) -> int:
+    """Return the words that these lists take."""
+    words = len(bad_words) + 1 + sum(map(len, bad_words)) if bad_words else 0
+    return num_biases + words + len(end_ids)

@@ -39,7 +39,7 @@ def _fill(
     """Fill in a step with positions [start, stop) of sequences."""
     slices = [Slice(seq_id, start, stop, stop - 1, True) for seq_id, start, stop in parts]
     rotary = Rotary(Rope("half", Frequencies("default", 2 * width, 1e4, 40, 40)))
-    batch = build_batch(slices, sequences, lambda _: True)
+    batch = build_batch(slices, sequences, sequences.by_id)
     inputs.fill(build_step(batch, sequences, ReferenceOps("float32"), (), (rotary,)))
 
 

@@ -119,7 +119,7 @@ class Spans:
         slices = [Slice(seq_id, start, stop, stop, False, 0) for seq_id, start, stop in parts]
         self._forward = forward
         torch.cuda.synchronize()
-        batch = build_batch(slices, self.sequences, lambda _: False)
+        batch = build_batch(slices, self.sequences)
         self._device.launch(batch, Updates()).wait()
         return self._made
 

@@ -27,7 +27,7 @@ def _sequences() -> Sequences:
 def _build(*slices: Slice, rope: Rope | None = None) -> Step[np.ndarray]:
     rotaries = () if rope is None else (Rotary(rope),)
     sequences = _sequences()
-    batch = build_batch(slices, sequences, lambda _: True)
+    batch = build_batch(slices, sequences, sequences.by_id)
     return build_step(batch, sequences, CpuOps(), (), rotaries)
 
 

@@ -19,7 +19,6 @@ from spaninfer_engine.backends.cuda.graphs.shapes import (
     GraphShape,
     GraphShapes,
     StepShape,
-    sampling_of,
     write_columns,
 )
 from spaninfer_engine.backends.cuda.graphs.step_graphs import StepGraphs
@@ -168,12 +167,13 @@ class CudaDevice:
         num_spans = self._num_spans(batch.max_seq_len)
         angles = self._angles(batch)
         deltas = self._deltas(batch)
-        sampling = sampling_of(batch, work)
+        launches = SamplingLaunches.of(work)
+        sampling = None if batch.num_masked else launches
         with torch.cuda.stream(self._stream):
             replay = None
             if deltas is not None and self._step_graphs is not None:
                 with_angles = any(self._rotaries)
-                replay = self._step_graphs.find(batch, work, num_spans, host_angles=with_angles)
+                replay = self._step_graphs.find(batch, sampling, num_spans, host_angles=with_angles)
             room = None if replay is None else replay.shape
             known = np.zeros_like(batch.starts) if deltas is None else deltas
             padding = write_columns(self._memory.columns, batch, rows, known, room)
@@ -193,10 +193,9 @@ class CudaDevice:
                     logits = replay.captured.logits
                     sampled = None if sampling is None else replay.shape.sampling
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            launches = SamplingLaunches.of(work)
             at = InFlight(batch, tuple(rows), padding, logits, launches, sampled)
             step = CudaStep(self._sample_masked, self._sampler.params, at, chosen)
-            if batch.num_reported.any():
+            if batch.has_reported:
                 prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
                     logits,
@@ -306,6 +305,8 @@ class CudaDevice:
         """Return what position embeddings see ahead of the positions of each slice; None where
         tokens stand for media, differ in their axes, or lie behind the device's tables of angles.
         """
+        if not self._sequences.media:
+            return np.zeros(batch.num_slices, np.int32)
         deltas = self._sequences.deltas[batch.table_rows]
         if batch.media or (batch.starts < self._sequences.deltas_from[batch.table_rows]).any():
             return None

@@ -74,7 +74,7 @@ class HostDevice(Resource, Generic[A]):
         sequences = Sequences(num_groups, max_len=1, span_len=span_len, num_rows=1)
         sequences.enter(NewSequence(0, np.zeros(1, np.int32), SamplingParams(), seed=0))
         parts = [Slice(0, start=0, stop=1, logits_from=0, samples=False, rope_seq_len=1)]
-        self.compute(build_batch(parts, sequences, lambda _: True), sequences)
+        self.compute(build_batch(parts, sequences, on_host=[0]), sequences)
 
     @property
     def reports_prompts(self) -> bool:

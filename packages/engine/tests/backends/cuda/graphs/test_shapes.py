@@ -1,7 +1,5 @@
 """Captured shapes of steps, and padding that does not change a step."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from spaninfer_engine.backends.cuda.graphs.sampling import (
@@ -41,7 +39,7 @@ def batch_of(slices):
     sequences = Sequences(1, max_len=1, span_len=1, num_rows=1)
     for seq_id in {part.seq_id for part in slices}:
         sequences.enter(NewSequence(seq_id, (0,), SamplingParams(), 0))
-    return build_batch(slices, sequences, lambda _: False)
+    return build_batch(slices, sequences)
 
 
 def columns_of(batch, shape, capacity=300):
@@ -76,7 +74,7 @@ def columns_of(batch, shape, capacity=300):
     ids=lambda value: str(value) if isinstance(value, GraphShape) else len(value),
 )
 def test_a_step_takes_the_smallest_shape_that_it_fits_into(slices, shape):
-    assert SHAPES.find(batch_of(slices), SamplingWork()) == shape
+    assert SHAPES.find(batch_of(slices), PLAIN) == shape
 
 
 def reported(number, length):
@@ -96,8 +94,8 @@ def reported(number, length):
     ],
 )
 def test_prompts_with_logits_of_many_tokens_take_a_shape_without_an_end(slices, shape):
-    assert SHAPES.find(batch_of(slices), SamplingWork(typical=1)) == shape
-    assert SHAPES.find(batch_of(slices), SamplingWork(), host_angles=True) is None
+    assert SHAPES.find(batch_of(slices), SamplingLaunches(typical=FEW_ROWS)) == shape
+    assert SHAPES.find(batch_of(slices), PLAIN, host_angles=True) is None
 
 
 def test_logits_behind_padding_lie_where_the_padding_says():
@@ -119,23 +117,23 @@ def test_logits_behind_padding_lie_where_the_padding_says():
     ids=["decodes", "rows", "prompts", "a chunk of one row"],
 )
 def test_what_fits_no_shape_is_launched_one_by_one(slices):
-    assert SHAPES.find(batch_of(slices), SamplingWork()) is None
+    assert SHAPES.find(batch_of(slices), PLAIN) is None
 
 
 def test_many_prompts_of_a_model_that_computes_longer_than_launching_takes_have_no_shape():
     large = GraphShapes(200, 1024, 2048, many_prompt_tokens=175)
     few, more = ([prompt(number, length) for number in range(20)] for length in (6, 7))
 
-    assert large.find(batch_of(few), SamplingWork()) == GraphShape(0, 64, 128)
-    assert large.find(batch_of(more), SamplingWork()) is None
-    assert large.find(batch_of([reported(7, 100)]), SamplingWork()) is None
+    assert large.find(batch_of(few), PLAIN) == GraphShape(0, 64, 128)
+    assert large.find(batch_of(more), PLAIN) is None
+    assert large.find(batch_of([reported(7, 100)]), PLAIN) is None
 
 
 def test_angles_of_the_host_go_with_decodes_alone():
     for slices, shape in ((decodes(1), GraphShape(1)), ([prompt(1, 20)], None)):
         batch = batch_of(slices)
 
-        assert SHAPES.find(batch, SamplingWork(), host_angles=True) == shape
+        assert SHAPES.find(batch, PLAIN, host_angles=True) == shape
 
 
 def test_a_padded_step_has_the_same_slices_with_empty_ones_between_and_behind():
@@ -204,14 +202,15 @@ def test_the_step_that_is_captured_has_room_for_everything():
     ],
 )
 def test_decodes_have_a_shape_for_each_way_of_sampling_and_prompts_one(work, sampling):
-    assert SHAPES.find(batch_of(decodes(20)), work) == GraphShape(24, sampling=sampling)
-    assert SHAPES.find(batch_of([*decodes(3), prompt(7, 20)]), work) == GraphShape(16, 16, 32)
+    launches = SamplingLaunches.of(work)
+
+    assert launches == sampling
+    assert SHAPES.find(batch_of(decodes(20)), launches) == GraphShape(24, sampling=sampling)
+    assert SHAPES.find(batch_of([*decodes(3), prompt(7, 20)]), launches) == GraphShape(16, 16, 32)
 
 
 def test_decodes_that_wait_for_masks_are_not_sampled_in_their_graph():
-    batch = replace(batch_of(decodes(2)), masked=np.array([False, True]))
-
-    shape = SHAPES.find(batch, SamplingWork(penalties=1))
+    shape = SHAPES.find(batch_of(decodes(2)), None)
 
     assert shape == GraphShape(2, sampling=None)
     assert shape.step.sampling is None
@@ -228,7 +227,7 @@ def test_shapes_serve_every_number_of_decodes_up_to_256(requests):
     most = min(requests, 256)
 
     for count in range(1, most + 1):
-        shape = shapes.find(batch_of(decodes(count)), SamplingWork())
+        shape = shapes.find(batch_of(decodes(count)), PLAIN)
         assert shape is not None
         assert count <= shape.decodes <= max(count * 2, 8)
     assert max(shape.decodes for shape in shapes.at_start) == most
@@ -243,7 +242,7 @@ def test_every_shape_that_a_step_may_take_is_known_at_the_start_or_among_the_oth
             for length in (2, 30, 36):
                 slices = [*decodes(count), *(prompt(250 + n, length) for n in range(prompts))]
                 if slices:
-                    shape = SHAPES.find(batch_of(slices), SamplingWork())
+                    shape = SHAPES.find(batch_of(slices), PLAIN)
                     assert shape is None or shape in known
 
 

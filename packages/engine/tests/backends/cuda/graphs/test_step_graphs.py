@@ -26,7 +26,6 @@ from spaninfer_engine.step.sampling import SamplingWork
 from spaninfer_engine.step.sequences import Sequences
 
 COLUMNS = 4
-TYPICAL = SamplingWork(typical=1)
 OWN = SamplingLaunches(typical=FEW_ROWS)
 
 
@@ -55,7 +54,7 @@ def step(decodes: int, *lengths: int) -> Batch:
     sequences = Sequences(1, max_len=1, span_len=1, num_rows=1)
     for part in slices:
         sequences.enter(NewSequence(part.seq_id, (0,), SamplingParams(), 0))
-    return build_batch(slices, sequences, lambda _: False)
+    return build_batch(slices, sequences)
 
 
 @pytest.fixture
@@ -70,8 +69,8 @@ def chosen(graphs: NamedGraphs) -> StepGraphs:
     return step_graphs
 
 
-def shape_for(chosen: StepGraphs, batch: Batch, work: SamplingWork) -> GraphShape | None:
-    replay = chosen.find(batch, work, COLUMNS, host_angles=False)
+def shape_for(chosen: StepGraphs, batch: Batch, sampling: SamplingLaunches) -> GraphShape | None:
+    replay = chosen.find(batch, sampling, COLUMNS, host_angles=False)
     assert replay is None or replay.shape == replay.captured
     return None if replay is None else replay.shape
 
@@ -81,7 +80,7 @@ def test_a_graph_with_its_own_sampling_is_captured_once_enough_steps_needed_it(
 ) -> None:
     at_start = len(graphs.captured)
 
-    found = [shape_for(chosen, step(3), TYPICAL) for _ in range(NEEDED + 1)]
+    found = [shape_for(chosen, step(3), OWN) for _ in range(NEEDED + 1)]
 
     own = GraphShape(4, sampling=OWN)
     assert found == [GraphShape(4)] * (NEEDED - 1) + [own, own]
@@ -89,10 +88,10 @@ def test_a_graph_with_its_own_sampling_is_captured_once_enough_steps_needed_it(
 
 
 def test_idle_time_goes_to_what_steps_lacked_first(chosen: StepGraphs, graphs: NamedGraphs) -> None:
-    everybody = SamplingWork(logprobs=20)
+    everybody = SamplingLaunches(logprobs=ALL_ROWS)
     for _ in range(NEEDED_IDLE):
         shape_for(chosen, step(20), everybody)
-    shape_for(chosen, step(3), TYPICAL)  # once is too seldom
+    shape_for(chosen, step(3), OWN)  # once is too seldom
     at_start = len(graphs.captured)
 
     while chosen.capture_next():
@@ -102,7 +101,7 @@ def test_idle_time_goes_to_what_steps_lacked_first(chosen: StepGraphs, graphs: N
     assert graphs.captured[at_start] == own
     assert all(shape.prompts for shape in graphs.captured[at_start + 1 :])
     assert shape_for(chosen, step(20), everybody) == own
-    assert shape_for(chosen, step(3), TYPICAL) == GraphShape(4)
+    assert shape_for(chosen, step(3), OWN) == GraphShape(4)
 
 
 def test_a_graph_that_does_not_fit_leaves_the_plain_one(
@@ -110,7 +109,7 @@ def test_a_graph_that_does_not_fit_leaves_the_plain_one(
 ) -> None:
     graphs.too_large.add(GraphShape(4, sampling=OWN))
 
-    found = {shape_for(chosen, step(3), TYPICAL) for _ in range(3 * NEEDED)}
+    found = {shape_for(chosen, step(3), OWN) for _ in range(3 * NEEDED)}
 
     assert found == {GraphShape(4)}
 
@@ -119,7 +118,7 @@ def test_there_are_so_many_graphs_with_other_sampling_and_no_more(
     chosen: StepGraphs, graphs: NamedGraphs
 ) -> None:
     works = [
-        SamplingWork(*counts) for counts in np.ndindex(2, 2, 2) if any(counts)
+        SamplingLaunches.of(SamplingWork(*counts)) for counts in np.ndindex(2, 2, 2) if any(counts)
     ]  # seven, for each of 11 numbers of decodes that graphs have room for
     for batch in map(step, range(4, 101, 8)):
         for work in works:
@@ -134,11 +133,11 @@ def test_there_are_so_many_graphs_with_other_sampling_and_no_more(
 def test_prompts_replay_a_graph_of_the_start_until_theirs_is_captured(chosen: StepGraphs) -> None:
     batch = step(3, 20)
 
-    assert shape_for(chosen, batch, TYPICAL) == GraphShape(64, 16, 32)
+    assert shape_for(chosen, batch, OWN) == GraphShape(64, 16, 32)
     while chosen.capture_next():
         pass
-    assert shape_for(chosen, batch, TYPICAL) == GraphShape(16, 16, 32)
-    assert shape_for(chosen, step(0, 601), TYPICAL) is None
+    assert shape_for(chosen, batch, OWN) == GraphShape(16, 16, 32)
+    assert shape_for(chosen, step(0, 601), OWN) is None
 
 
 def test_prompts_with_logits_of_many_tokens_are_launched_until_enough_steps_lacked_a_graph(
@@ -149,12 +148,12 @@ def test_prompts_with_logits_of_many_tokens_are_launched_until_enough_steps_lack
     batch = step(3, 20)
     many = replace(batch, logit_start_loc=np.array([0, 1, 2, 3, 23], np.int32))
 
-    found = [shape_for(chosen, many, TYPICAL) for _ in range(NEEDED_OPEN + 1)]
+    found = [shape_for(chosen, many, OWN) for _ in range(NEEDED_OPEN + 1)]
 
     own = GraphShape.open(64, 512)
     assert found == [None] * (NEEDED_OPEN - 1) + [own, own]
     assert graphs.captured[-1] == own
-    assert shape_for(chosen, batch, TYPICAL) == GraphShape(64, 16, 32)
+    assert shape_for(chosen, batch, OWN) == GraphShape(64, 16, 32)
 
 
 def test_narrow_tables_are_captured_when_a_step_comes(graphs: NamedGraphs) -> None:
@@ -164,5 +163,5 @@ def test_narrow_tables_are_captured_when_a_step_comes(graphs: NamedGraphs) -> No
     assert not chosen.capture_next()
     assert chosen.measure() == 0
     assert graphs.captured == []
-    assert shape_for(chosen, step(3), SamplingWork()) == GraphShape(4)
-    assert shape_for(chosen, step(3, 20), SamplingWork()) is None
+    assert shape_for(chosen, step(3), SamplingLaunches()) == GraphShape(4)
+    assert shape_for(chosen, step(3, 20), SamplingLaunches()) is None

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from spaninfer_engine.backends.cuda.graphs.sampling import PLAIN, SamplingLaunches
 from spaninfer_engine.step.batch import Batch
-from spaninfer_engine.step.sampling import SamplingWork
 
 Number = TypeVar("Number", np.int32, np.float32)
 
@@ -171,17 +170,17 @@ class GraphShapes:
         return tuple(shape for shape in shapes if shape not in self.at_start)
 
     def find(
-        self, batch: Batch, work: SamplingWork, *, host_angles: bool = False
+        self, batch: Batch, sampling: SamplingLaunches | None, *, host_angles: bool = False
     ) -> GraphShape | None:
         """Return the smallest shape that a batch fits into; None if there is none.
 
-        Prompts are captured with plain sampling alone: their steps take longer than the host.
+        `sampling` is None where tokens wait for masks. Prompts are captured with plain sampling
+        alone: their steps take longer than the host.
         `host_angles`: rotations come from the host, which captured prompts have no room for.
         """
         if batch.is_decode:
             decodes = _least(batch.num_slices, self._decodes)
-            shape = GraphShape(decodes or 0, sampling=sampling_of(batch, work))
-            return None if decodes is None else shape
+            return None if decodes is None else GraphShape(decodes, sampling=sampling)
         if host_angles or not _has_logits_of_decodes(batch):
             return None
         if not _has_single_logits(batch):
@@ -233,11 +232,6 @@ def _many_prompts(requests: int) -> tuple[int, ...]:
     if most <= PROMPTS[-1]:
         return ()
     return (*(room for room in _MANY_PROMPTS if room < most), most)
-
-
-def sampling_of(batch: Batch, work: SamplingWork) -> SamplingLaunches | None:
-    """Return how a batch's tokens are sampled; None if they wait for token masks."""
-    return None if batch.masked.any() else SamplingLaunches.of(work)
 
 
 def max_prompt_tokens(layers: int, parameters: int) -> int:
@@ -316,8 +310,12 @@ def write_columns(
     begin, end = first, last
     if shape is not None:
         begin, end = shape.decodes, shape.decodes + last - first
-    parts = ((slice(first), slice(first)), (slice(begin, end), slice(first, last)))
-    positions = np.where(batch.samples_on_device, batch.stops, -1)
+    parts = [(slice(end), slice(last))]
+    if begin > first:
+        parts = [(slice(first), slice(first)), (slice(begin, end), slice(first, last))]
+    positions = batch.stops
+    if batch.num_device_samples < last:
+        positions = np.where(batch.samples_on_device, batch.stops, -1)
     for column, values in (
         (columns.table_rows, np.array(rows, np.int32)),
         (columns.starts, batch.starts),
@@ -335,18 +333,30 @@ def write_columns(
         loc[:first] = values[:first]
         loc[begin : end + 1] = values[first:] + shift
     if shape is not None:
-        _write_padding(columns, first, begin, end, shape.decodes + shape.prompts)
+        _write_padding(columns, first, begin)
+        _write_empty(columns, end, shape.decodes + shape.prompts)
     return Padding(first, shift)
 
 
-def _write_padding(columns: Columns, first: int, begin: int, end: int, stop: int) -> None:
-    """Write padding decodes in [first, begin) and empty slices in [end, stop)."""
-    for loc in (columns.query_start_loc, columns.logit_start_loc):
-        loc[first:begin] = np.arange(first, begin)
-        loc[end + 1 : stop + 1] = loc[end]
-    for part in (slice(first, begin), slice(end, stop)):
-        columns.table_rows[part] = columns.sample_positions[part] = -1
-        columns.starts[part] = columns.stops[part] = columns.position_deltas[part] = 0
+def _write_padding(columns: Columns, begin: int, end: int) -> None:
+    """Write decodes that pad in [begin, end)."""
+    if begin < end:
+        for loc in (columns.query_start_loc, columns.logit_start_loc):
+            loc[begin:end] = np.arange(begin, end)
+        _write_nobody(columns, slice(begin, end))
+
+
+def _write_empty(columns: Columns, begin: int, end: int) -> None:
+    """Write empty slices in [begin, end)."""
+    if begin < end:
+        for loc in (columns.query_start_loc, columns.logit_start_loc):
+            loc[begin + 1 : end + 1] = loc[begin]
+        _write_nobody(columns, slice(begin, end))
+
+
+def _write_nobody(columns: Columns, part: slice) -> None:
+    columns.table_rows[part] = columns.sample_positions[part] = -1
+    columns.starts[part] = columns.stops[part] = columns.position_deltas[part] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +368,8 @@ class Padding:
 
     def place(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return where rows of logits lie."""
+        if not self.shift:
+            return rows
         return np.where(rows >= self.first, rows + self.shift, rows)
 
     def remove(self, numbers: NDArray[Number]) -> NDArray[Number]:
@@ -369,12 +381,12 @@ class Padding:
 
 def _has_logits_of_decodes(batch: Batch) -> bool:
     """Return True if every decode has logits."""
-    return bool((np.diff(batch.logit_start_loc[: batch.num_decodes + 1]) == 1).all())
+    return int(batch.logit_start_loc[batch.num_decodes]) == batch.num_decodes  # each 1 at the most
 
 
 def _has_single_logits(batch: Batch) -> bool:
     """Return True if every slice has logits of at most one token."""
-    return bool(np.diff(batch.logit_start_loc).max() <= 1)
+    return not batch.has_reported or bool(np.diff(batch.logit_start_loc).max() <= 1)
 
 
 def _least(number: int, sizes: Sequence[int]) -> int | None:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spaninfer_engine.backends.cuda.graphs.graphs import Captured, Graphs
-from spaninfer_engine.backends.cuda.graphs.sampling import PLAIN
+from spaninfer_engine.backends.cuda.graphs.sampling import PLAIN, SamplingLaunches
 from spaninfer_engine.backends.cuda.graphs.shapes import GraphShape, GraphShapes
 from spaninfer_engine.step.batch import Batch
-from spaninfer_engine.step.sampling import SamplingWork
 
 # A graph that samples otherwise spares each step 0.1 to 0.2 ms of launches, and takes 20 to 60 to
 # capture, in which every request waits, unless nothing else is to be done.
@@ -43,15 +42,17 @@ class StepGraphs:
         self._num_late = 0  # graphs that steps lacked
 
     def find(
-        self, batch: Batch, work: SamplingWork, columns: int, *, host_angles: bool
+        self, batch: Batch, sampling: SamplingLaunches | None, columns: int, *, host_angles: bool
     ) -> Replay | None:
         """Return the smallest graph that a step fits into; None where it is launched as it is.
+
+        `sampling` is None where tokens wait for masks.
 
         A step with prompts never waits for a capture of 20 to 300 ms: more tokens cost it 1 to 2.
         Nor does one that samples otherwise: a graph with plain sampling serves it until its own is
         captured, and what that has sampled is overwritten.
         """
-        shape = self._shapes.find(batch, work, host_angles=host_angles)
+        shape = self._shapes.find(batch, sampling, host_angles=host_angles)
         if shape is not None and not self._graphs.has(shape, columns):
             shape = self._fallback(shape, columns)
         captured = None if shape is None else self._graphs.find(shape, columns)

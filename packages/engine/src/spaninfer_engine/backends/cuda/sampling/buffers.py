@@ -45,7 +45,7 @@ class SamplingBuffers:
         """Write a row's parameters before the next step."""
         record, lists = packed(params, first=row * 2 * MAX_LISTED)
         self._memory.write(self.records, row, 0, record.view(np.int32))
-        if params.num_listed <= MAX_LISTED:  # else the host samples
+        if 0 < params.num_listed <= MAX_LISTED:  # with more the host samples
             self._memory.write(self._lists, row, 0, lists)
             biases = np.array(params.biases, np.float32)
             self._memory.write(self._lists, row, MAX_LISTED, biases.view(np.int32))
