@@ -258,6 +258,27 @@ def test_rows_are_the_same_bits_whatever_is_seen_beside_them(name: str, tmp_path
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def test_a_tower_is_launched_while_the_device_is_busy(name: str, tmp_path: Path) -> None:
+    sight, grids = SEEING[name]
+    seen_by(sight, tmp_path)
+    ops = CudaTowerOps("bfloat16")
+    tower, _ = tower_on(ops, tmp_path)
+    inputs = [patches(sight, kind, grid) for kind, grid in grids]
+    expected = rows_of(tower.encode(inputs), ops)
+    before = torch.cuda.Event()
+
+    torch.cuda._sleep(1 << 32)  # cycles: two seconds and more
+    before.record()
+    encodings = tower.encode(inputs)
+
+    assert not before.query()
+    for rows, others in zip(rows_of(encodings, ops), expected, strict=True):
+        for one, other in zip(rows, others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.gpu
 def test_a_warm_up_leaves_nothing_to_compile(tmp_path: Path) -> None:
     from spaninfer_kernel_launch import cached_only
 

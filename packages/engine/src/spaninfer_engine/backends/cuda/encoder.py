@@ -1,17 +1,10 @@
-"""Encoders on NVIDIA GPUs: the kernels of towers, and what texts have besides.
-
-Nothing waits for the device, so that a step is launched while the one before is computed.
-"""
+"""Encoders on NVIDIA GPUs: the kernels of towers, and what texts have besides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.fusions.layers import FusedNorm
@@ -29,13 +22,6 @@ class CudaEncoderOps(CudaTowerOps):
     def claims(self) -> tuple[Claim, ...]:
         """The claims of towers, and the sum of embeddings with its norm."""
         return (_embeddings(self), *super().claims)
-
-    def from_host(self, array: NDArray[Any]) -> Tensor:
-        """Indices and angles go to the device behind what was launched; the host does not wait."""
-        if self.device.type != "cuda" or not array.size:
-            return super().from_host(array)
-        pinned = torch.from_numpy(np.require(array, None, ["C", "W"])).pin_memory()
-        return pinned.to(self.device, non_blocking=True)
 
 
 def _embeddings(ops: CudaEncoderOps) -> Claim:

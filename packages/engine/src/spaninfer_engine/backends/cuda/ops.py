@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from span_attention import ArrayStrides, Format, SpanLayout
 from spaninfer_kernel_launch import Gpu, compile_all, recording_kernels
 from spaninfer_kernels_cuda import activation, norm
@@ -186,6 +187,17 @@ class CudaOps(TorchOps):
             memory,
         )
 
+    def from_host(self, array: NDArray[Any]) -> Tensor:
+        """Copy what a step needs through pinned memory, behind what was launched; the host does not
+        wait, so that it launches a step while the one before is computed.
+        """
+        if self.device.type != "cuda" or not array.size:
+            return super().from_host(array)
+        # A graph would copy from memory that is somebody else's by then.
+        assert not torch.cuda.is_current_stream_capturing(), "captured steps read buffers"
+        pinned = torch.from_numpy(np.require(array, None, ["C", "W"])).pin_memory()
+        return pinned.to(self.device, non_blocking=True)
+
     def rotation_table(self, rope: Rope, max_len: int) -> Rotation[Tensor] | None:
         """Return cos and sin [max_len D/2] of every position; None where they change with length.
 
@@ -196,7 +208,8 @@ class CudaOps(TorchOps):
             return None
         inverse, factor = frequencies(rule, 1)
         cos, sin = cos_sin(np.arange(max_len), inverse.astype(np.float32, copy=False), factor)
-        return Rotation(self.from_host(cos), self.from_host(sin))
+        # Not through pinned memory, which torch would keep.
+        return Rotation(super().from_host(cos), super().from_host(sin))
 
     def plan(self, slices: AttentionSlices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
         """Return what attention shares over the layers of a step; becomes `step.attention`."""
