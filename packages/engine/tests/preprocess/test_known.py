@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -83,6 +86,29 @@ def test_a_file_is_decoded_and_prepared_once(
     assert found[0] is found[2]
     assert found[1] is found[3]
     assert found[0].input.digest != found[1].input.digest
+
+
+def test_few_threads_prepare_media_at_a_time_and_the_others_find_what_they_made(
+    preparer: MediaProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = min(processing.AT_ONCE, os.cpu_count() or 1)
+    together = Barrier(at_once, timeout=60)
+    decoded = []
+    real = processing.decoded
+
+    def decoded_together(*asked: Any) -> Any:
+        decoded.append(asked)
+        together.wait()
+        return real(*asked)
+
+    monkeypatch.setattr(processing, "decoded", decoded_together)
+    part = MediaPart("image", png((0, 200, 0)), "here")
+
+    with ThreadPoolExecutor(12) as clients:
+        found = list(clients.map(lambda _: preparer.prepare(part), range(12)))
+
+    assert len(decoded) == at_once
+    assert len({each.input.digest for each in found}) == 1
 
 
 def test_other_options_are_another_preparation(preparer: MediaProcessor) -> None:

@@ -100,6 +100,25 @@ def test_beside_decodes_towers_see_media_in_one_step_of_two_and_little_at_a_time
     assert decoding.count(True) == 60  # it takes part in every step until it ends
 
 
+def test_where_many_media_wait_towers_see_some_in_every_step():
+    bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, pause_tokens=32, context=100)
+    bench.add(request(1, [1, 2], sampling=upto(60)))
+    bench.step()
+    for number in range(2, 8):
+        bench.add(asked(number, number, (f"picture {number}", 12), 3, max_tokens=2))
+    bench.run()
+
+    counts = [len(names) for names in encoded(bench.runner.steps)]
+    first = counts.index(1)
+    # Six pictures of 12 tokens wait: until fewer than 32 tokens are left, none lets a step pass.
+    assert counts[first : first + 4] == [1, 1, 1, 1]
+    assert sum(counts) == 6
+    assert max(counts) == 1
+    decoding = [any(part[0] == 1 for part in plan.slices) for plan in bench.runner.steps]
+    assert decoding.count(True) == 60
+    assert all(decoding[first : first + 12])
+
+
 def test_without_decodes_towers_see_as_many_as_a_step_has_tokens():
     bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=64, context=200)
     for number in range(1, 5):

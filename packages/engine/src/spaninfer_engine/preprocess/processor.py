@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Semaphore
+from typing import Final
 
 from spaninfer_multimodal import (
     AnyResProcessor,
@@ -34,6 +37,13 @@ from spaninfer_engine.request.prompts import MediaPrompt
 from spaninfer_engine.text.template import Prompt
 from spaninfer_engine.text.tokenizer import Tokenizer
 
+AT_ONCE: Final = 4
+"""Threads that prepare media at a time, at most: more finish all of them later.
+
+Of 32 that began together, each with a JPEG of 1024 x 1024, the first was done after 0.22 s, beside
+an engine that had nothing to do until then (16 cores of a Xeon). Four prepare one in 12 ms.
+"""
+
 
 def open_processor(setup: MediaSetup, tokenizer: Tokenizer) -> MediaProcessor:
     """Return the processor of a model; ConfigError for a folder that describes none we know."""
@@ -55,6 +65,7 @@ class MediaProcessor:
     def __init__(self, processors: Processors, layout: MediaLayout, tokenizer: Tokenizer) -> None:
         self._processors, self._layout, self._tokenizer = processors, layout, tokenizer
         self.known, self.digests = KnownMedia(), FileDigests()
+        self._turns = Semaphore(min(AT_ONCE, os.cpu_count() or 1))
 
     @property
     def kinds(self) -> frozenset[MediaKind]:
@@ -97,24 +108,30 @@ class MediaProcessor:
             case PreparedMedia() as made:
                 return made
             case Decoded(media, file_digest):
-                return self._learned(file_digest, media, part)
+                return self._learned(file_digest, part, lambda: media)
         given = media_in_memory(part)
         if given is not None:
-            return self._prepared(given, part)
+            with self._turns:
+                return self._prepared(given, part)
         data = bytes_of(part)
         file_digest = self.digests.of(part.kind, data, part.options, tenant)
         if (known := self.known_of(file_digest, is_alone=part.is_alone)) is not None:
             return known
         sampling = self.sampling(part.options)
-        return self._learned(file_digest, decoded(part, data, sampling), part)
+        return self._learned(file_digest, part, lambda: decoded(part, data, sampling))
 
     def _learned(
-        self, file_digest: bytes, media: Image | Video | Audio, part: MediaPart
+        self, file_digest: bytes, part: MediaPart, read: Callable[[], Image | Video | Audio]
     ) -> PreparedMedia:
-        """Return media prepared, and keep them for the next request that shows the same file."""
-        made = self._prepared(media, part)
-        self.known.put(self._place(file_digest, is_alone=part.is_alone), made)
-        return made
+        """Return media prepared, and keep them for the next request that shows the same file, be it
+        one that waits for its turn.
+        """
+        with self._turns:
+            if (known := self.known_of(file_digest, is_alone=part.is_alone)) is not None:
+                return known
+            made = self._prepared(read(), part)
+            self.known.put(self._place(file_digest, is_alone=part.is_alone), made)
+            return made
 
     def known_of(self, file_digest: bytes, *, is_alone: bool) -> PreparedMedia | None:
         """Return what was made of a file before, if it is kept.

@@ -48,7 +48,9 @@ PAUSE_EVERY = 2
 LONG_EVERY = 4
 SELDOM = 16
 
-# Towers see media between two steps, and every decode waits: so one step in two at the most.
+# Towers see media between two steps, and every decode waits: so one step in two at the most, but
+# where many media wait. Decodes alone read all weights: 5 ms that 32 requests with a picture of
+# 1024 x 1024 each had behind every 57 ms of encoding and prompt (Qwen2-VL-7B, H200).
 ENCODE_EVERY = 2
 
 # Slice(...) goes through a Python function; for 256 decodes that is 96 µs instead of 58
@@ -236,9 +238,9 @@ def num_encodings(
 ) -> int:
     """Return how many media of these lengths in tokens, in their order, towers see before a step.
 
-    As many as have the tokens of a step, at least one. Beside decodes, which wait meanwhile, none
-    but in every `ENCODE_EVERY`th step by `number`, and as many tokens as those of prompts: a decode
-    waits for no more at a time (`encode_steps`).
+    As many as have the tokens of a step, at least one. Beside decodes, which wait meanwhile, as
+    many tokens as those of prompts: a decode waits for no more at a time (`encode_steps`). Where
+    fewer than `pause_tokens` are left, that is in every `ENCODE_EVERY`th step by `number`.
 
     >>> tuning = Tuning(step_tokens=512, mixed_prompt_tokens=256, prompt_logits=32)
     >>> num_encodings([300, 200, 100], tuning, has_decodes=False)
@@ -250,7 +252,10 @@ def num_encodings(
     >>> num_encodings([4000, 10], tuning, has_decodes=True, number=5)
     0
     """
-    if not lengths or (has_decodes and number % ENCODE_EVERY):
+    if not lengths:
+        return 0
+    is_burst = 0 < tuning.pause_tokens <= sum(lengths)
+    if has_decodes and not is_burst and number % ENCODE_EVERY:
         return 0
     most = _encoded_at_once(tuning, has_decodes)
     return max(1, sum(1 for _ in takewhile(lambda total: total <= most, accumulate(lengths))))
