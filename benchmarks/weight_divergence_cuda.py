@@ -32,8 +32,9 @@ from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer
-from spaninfer_engine.startup.build import resolve_decoder, silent
+from spaninfer_engine.startup.build import silent
 from spaninfer_engine.startup.limits import SPAN_LEN
+from spaninfer_engine.startup.model import resolve_decoder
 from spaninfer_engine.tools.logits import logits_by
 from weight_divergence import Array, as_log_probabilities, figures, log_probabilities
 

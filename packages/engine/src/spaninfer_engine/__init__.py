@@ -1,50 +1,55 @@
 """LLM inference engine: models as TOML, span cache, continuous batching."""
 
-from spaninfer_engine.aio import AsyncEngine, OutputStream
-from spaninfer_engine.cache.pool import SpanState
-from spaninfer_engine.config import Decision, EngineConfig, Resolved
-from spaninfer_engine.core.cache_map import CacheMap, GroupMap, RunningSequence
-from spaninfer_engine.core.stats import EngineState, EngineStats, OffloadStats
-from spaninfer_engine.engine import Engine
-from spaninfer_engine.errors import (
-    CheckpointError,
-    ConfigError,
-    EngineAsleep,
-    EngineClosed,
-    EngineError,
-    EngineUnavailable,
-    InvalidGrammar,
-    InvalidMask,
-    InvalidMedia,
-    InvalidPrompt,
-    InvalidSampling,
-    NoMemory,
-    NotBuilt,
-    NoToken,
-    PromptTooLong,
-    QueueFull,
-    RequestError,
-    SpecError,
-    StepTimeout,
-    TemplateError,
-    TextTooLong,
-    UnknownArchitecture,
-    Unread,
-    UnsupportedTask,
-    WeightsTimeout,
-)
-from spaninfer_engine.output.handle import RequestHandle, ResultQueue
-from spaninfer_engine.request.request import (
-    Completion,
-    FinishReason,
-    Output,
-    Placement,
-    SamplingParams,
-    Status,
-    TokenLogprob,
-    Usage,
-)
-from spaninfer_engine.request.structured import StructuredOutput
+from typing import TYPE_CHECKING
+
+from spaninfer_engine.lazy import lazily
+
+if TYPE_CHECKING:
+    from spaninfer_engine.aio import AsyncEngine, OutputStream
+    from spaninfer_engine.cache.pool import SpanState
+    from spaninfer_engine.config import Decision, EngineConfig, Resolved
+    from spaninfer_engine.core.cache_map import CacheMap, GroupMap, RunningSequence
+    from spaninfer_engine.core.stats import EngineState, EngineStats, OffloadStats
+    from spaninfer_engine.engine import Engine
+    from spaninfer_engine.errors import (
+        CheckpointError,
+        ConfigError,
+        EngineAsleep,
+        EngineClosed,
+        EngineError,
+        EngineUnavailable,
+        InvalidGrammar,
+        InvalidMask,
+        InvalidMedia,
+        InvalidPrompt,
+        InvalidSampling,
+        NoMemory,
+        NotBuilt,
+        NoToken,
+        PromptTooLong,
+        QueueFull,
+        RequestError,
+        SpecError,
+        StepTimeout,
+        TemplateError,
+        TextTooLong,
+        UnknownArchitecture,
+        Unread,
+        UnsupportedTask,
+        WeightsTimeout,
+    )
+    from spaninfer_engine.output.handle import RequestHandle, ResultQueue
+    from spaninfer_engine.request.request import (
+        Completion,
+        FinishReason,
+        Output,
+        Placement,
+        SamplingParams,
+        Status,
+        TokenLogprob,
+        Usage,
+    )
+    from spaninfer_engine.request.structured import StructuredOutput
 
 __all__ = [
     "AsyncEngine",
@@ -97,3 +102,58 @@ __all__ = [
     "Usage",
     "WeightsTimeout",
 ]
+
+__getattr__, __dir__ = lazily(
+    globals(),
+    {
+        "AsyncEngine": "aio.AsyncEngine",
+        "CacheMap": "core.cache_map.CacheMap",
+        "CheckpointError": "errors.CheckpointError",
+        "Completion": "request.request.Completion",
+        "ConfigError": "errors.ConfigError",
+        "Decision": "config.Decision",
+        "Engine": "engine.Engine",
+        "EngineAsleep": "errors.EngineAsleep",
+        "EngineClosed": "errors.EngineClosed",
+        "EngineConfig": "config.EngineConfig",
+        "EngineError": "errors.EngineError",
+        "EngineState": "core.stats.EngineState",
+        "EngineStats": "core.stats.EngineStats",
+        "EngineUnavailable": "errors.EngineUnavailable",
+        "FinishReason": "request.request.FinishReason",
+        "GroupMap": "core.cache_map.GroupMap",
+        "InvalidGrammar": "errors.InvalidGrammar",
+        "InvalidMask": "errors.InvalidMask",
+        "InvalidMedia": "errors.InvalidMedia",
+        "InvalidPrompt": "errors.InvalidPrompt",
+        "InvalidSampling": "errors.InvalidSampling",
+        "NoMemory": "errors.NoMemory",
+        "NoToken": "errors.NoToken",
+        "NotBuilt": "errors.NotBuilt",
+        "OffloadStats": "core.stats.OffloadStats",
+        "Output": "request.request.Output",
+        "OutputStream": "aio.OutputStream",
+        "Placement": "request.request.Placement",
+        "PromptTooLong": "errors.PromptTooLong",
+        "QueueFull": "errors.QueueFull",
+        "RequestError": "errors.RequestError",
+        "RequestHandle": "output.handle.RequestHandle",
+        "Resolved": "config.Resolved",
+        "ResultQueue": "output.handle.ResultQueue",
+        "RunningSequence": "core.cache_map.RunningSequence",
+        "SamplingParams": "request.request.SamplingParams",
+        "SpanState": "cache.pool.SpanState",
+        "SpecError": "errors.SpecError",
+        "Status": "request.request.Status",
+        "StepTimeout": "errors.StepTimeout",
+        "StructuredOutput": "request.structured.StructuredOutput",
+        "TemplateError": "errors.TemplateError",
+        "TextTooLong": "errors.TextTooLong",
+        "TokenLogprob": "request.request.TokenLogprob",
+        "UnknownArchitecture": "errors.UnknownArchitecture",
+        "Unread": "errors.Unread",
+        "UnsupportedTask": "errors.UnsupportedTask",
+        "Usage": "request.request.Usage",
+        "WeightsTimeout": "errors.WeightsTimeout",
+    },
+)

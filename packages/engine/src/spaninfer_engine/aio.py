@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakKeyDictionary, ref
 
-from spaninfer_engine.engine import Engine
 from spaninfer_engine.output.handle import RequestHandle, ResultQueue
 from spaninfer_engine.request.keywords import with_keywords
 from spaninfer_engine.request.prompts import Prompt
 from spaninfer_engine.request.request import Grammar, Output, Placement, SamplingParams
+
+if TYPE_CHECKING:  # streams are also those of processes that have no engine
+    from spaninfer_engine.engine import Engine
 
 # Tokens and log-probabilities of one request that wait to be read: 8 MB of them. A task that does
 # not come to read has a client that does not, and would keep the whole of its answer in memory.

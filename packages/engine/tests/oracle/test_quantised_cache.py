@@ -12,7 +12,7 @@ from noise import rms, typical
 from numpy.typing import NDArray
 from spaninfer_engine import Engine, SamplingParams
 from spaninfer_engine.backends.reference.ops import ReferenceOps
-from spaninfer_engine.startup.build import locate
+from spaninfer_engine.startup.model import locate
 from spaninfer_op_reference import E4M3_MOST, quantize_fp8, to_e4m3
 from stepping import Model
 

@@ -11,7 +11,8 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.startup.assets import UnusableDefaults
-from spaninfer_engine.startup.build import build, locate
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.model import locate
 
 
 def test_a_path_is_a_model_named_after_its_folder_or_file(tmp_path):
@@ -57,7 +58,7 @@ def test_a_model_that_a_package_brings_wins_over_a_folder_of_its_name(tmp_path, 
 
     (tmp_path / "bundled").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("spaninfer_engine.startup.build.entry_points", lambda **_: [Point()])
+    monkeypatch.setattr("spaninfer_engine.startup.model.entry_points", lambda **_: [Point()])
 
     assert locate("bundled") == (tmp_path / "inside-a-package", "bundled")
     assert locate("./bundled")[1] == "bundled"

@@ -35,7 +35,7 @@ print([name for name in ("numba", "llvmlite", "spaninfer_kernels_cpu") if name i
 @pytest.mark.parametrize(
     "program",
     [
-        "import spaninfer_engine",
+        "from spaninfer_engine import *",
         REFERENCE,
         "PACKED = 'spaninfer_engine.startup.packed_weights'" + ALL_BUT_CPU,
     ],

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from spaninfer_engine import Engine, EngineError
+from spaninfer_engine import EngineError
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp
@@ -47,6 +47,9 @@ from spaninfer_serving.routes import (
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.errors import Problem
 
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
+
 log = logging.getLogger(__name__)
 
 _APIS = (chat, completions, responses, messages, generate, texts)
@@ -70,7 +73,7 @@ def create_app(
     """
     app = _routed()
     app.openapi = _description  # type: ignore[method-assign] # FastAPI's way to do it
-    client = LocalClient(engine, settings) if isinstance(engine, Engine) else engine
+    client = engine if isinstance(engine, EngineClient) else LocalClient(engine, settings)
     app.state.service = service = Service.new(client, settings, figures)
     app.add_exception_handler(Problem, _answer_error)
     app.add_exception_handler(EngineError, _answer_error)

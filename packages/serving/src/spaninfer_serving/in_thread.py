@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
+from typing import TYPE_CHECKING
 
-from spaninfer_engine import Engine
-
+from spaninfer_serving.api_server.processes import SWITCH_S
 from spaninfer_serving.http.listener import bind, url_of
-from spaninfer_serving.server import SWITCH_S, Server
+from spaninfer_serving.server import Server
 from spaninfer_serving.settings import Settings
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 
 @contextmanager

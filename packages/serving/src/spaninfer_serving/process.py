@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
-
-from spaninfer_engine import Engine
+from typing import TYPE_CHECKING
 
 from spaninfer_serving.api_server.hub import ApiServers
-from spaninfer_serving.api_server.processes import ApiServerProcesses
+from spaninfer_serving.api_server.processes import SWITCH_S, ApiServerProcesses
 from spaninfer_serving.http.listener import bind, taken, url_of
 from spaninfer_serving.observability import access_log
-from spaninfer_serving.server import SWITCH_S, Server
 from spaninfer_serving.settings import Settings
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 
 def serve(
@@ -43,6 +44,8 @@ def serve(
     if settings.api_servers:
         ApiServers(engine, settings, listener, processes).run(lambda: ready(url))
     else:
+        from spaninfer_serving.server import Server  # FastAPI with it, which API servers have
+
         server = Server(engine, settings, lambda: ready(url))
         server.end_with(engine)
         server.run(sockets=[listener])

@@ -12,10 +12,11 @@ from contextlib import suppress
 from functools import partial
 from threading import Thread
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
-from spaninfer_engine import Engine, RequestError
+from spaninfer_engine import RequestError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -30,16 +31,14 @@ from spaninfer_serving.observability.figures import Figures
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.tls import tls_context
 
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
+
 log = logging.getLogger(__name__)
 
 # Clients keep a connection for their next request, load balancers for 60 s; a request that is
 # sent while the server closes the connection gets no answer. So the server keeps it longest.
 IDLE_S = 75
-
-# The event loop and the engine's threads share the interpreter. Behind a loop that never rests, a
-# thread waits so long at each of a step's calls of kernels: of 8 requests (the bundled model), a
-# step took 32 to 46 ms with Python's own 5 ms, 18 to 23 with this, 12 to 21 with the loop at rest.
-SWITCH_S = 0.5e-3
 
 _IS_WINDOWS = sys.platform == "win32"  # whose event loop does not watch sockets: it accepts itself
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.cache.pool import SpanState
-from spaninfer_engine.schedule.scheduler import Scheduler
-from spaninfer_engine.schedule.sequence import SequenceState
+
+if TYPE_CHECKING:  # API servers show the picture, and have no scheduler
+    from spaninfer_engine.schedule.scheduler import Scheduler
+    from spaninfer_engine.schedule.sequence import SequenceState
 
 Cells = list[tuple[SpanState, int | None]]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from spaninfer_engine.cache.disk_tier import DiskCounts
-from spaninfer_engine.cache.offload import SpanOffload
-from spaninfer_engine.cache.pool import SpanPool
 from spaninfer_engine.request.request import FinishReason
-from spaninfer_engine.schedule.scheduler import Scheduler
+
+if TYPE_CHECKING:  # API servers tell the figures, and have no scheduler
+    from spaninfer_engine.cache.offload import SpanOffload
+    from spaninfer_engine.cache.pool import SpanPool
+    from spaninfer_engine.schedule.scheduler import Scheduler
 
 
 class EngineState(Enum):

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from spaninfer_engine.backends.backend import BackendOptions
@@ -18,16 +16,12 @@ from spaninfer_engine.backends.registry import BACKENDS
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import BoundModel, Start
 from spaninfer_engine.config import EngineConfig, Resolved
-from spaninfer_engine.errors import ConfigError, NotBuilt
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
-from spaninfer_engine.load.folders.hub_cache import find_model, model_name, where_to_get
 from spaninfer_engine.load.packed.file import PackedReader
 from spaninfer_engine.load.packed.packing import as_packed
-from spaninfer_engine.load.quantised.zero_biases import is_zero_bias
 from spaninfer_engine.load.tensors.dtype import checkpoint_dtype
-from spaninfer_engine.load.tensors.reader import check_dtypes
-from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Programs
 from spaninfer_engine.ops.operation import Use
 from spaninfer_engine.ops.table import Ops, Pack
@@ -39,8 +33,7 @@ from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.run.pooling_head import PoolingHead
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
-from spaninfer_engine.spec import Decoder, Encoder, Model, check, find, load
-from spaninfer_engine.spec import resolve as resolve_spec
+from spaninfer_engine.spec import Decoder, Encoder, Model
 from spaninfer_engine.spec.tree import shortened, weights
 from spaninfer_engine.startup.assets import Texts, open_texts
 from spaninfer_engine.startup.components import Parts
@@ -48,11 +41,7 @@ from spaninfer_engine.startup.compute import (
     Compute,
     decide_compute,
 )
-from spaninfer_engine.startup.encoders import (
-    refuse_decoder_options,
-    resolve_encoder,
-    with_sentence_settings,
-)
+from spaninfer_engine.startup.encoders import resolve_encoder
 from spaninfer_engine.startup.hardware import this_machine
 from spaninfer_engine.startup.kv_offload import open_span_files
 from spaninfer_engine.startup.limits import (
@@ -65,6 +54,7 @@ from spaninfer_engine.startup.limits import (
     served_name,
 )
 from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_encoded, media_setup
+from spaninfer_engine.startup.model import locate, resolve_decoder, resolve_model
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.towers import open_towers
@@ -73,10 +63,6 @@ from spaninfer_engine.startup.weight_memory import StoredWeights, refuse_oversiz
 from spaninfer_engine.step.sequences import Sequences
 
 _log = logging.getLogger(__name__)
-
-MODELS = "spaninfer.models"
-"""Entry points of packages that bring a model: the name is the model's, the value a function
-without arguments that returns its folder."""
 
 
 @shortage_named()
@@ -275,23 +261,6 @@ def _head(asked: EngineConfig, checkpoint: Checkpoint, model: Model) -> PoolingH
     return PoolingHead(model, checkpoint.reader)
 
 
-def locate(model: str | Path) -> tuple[Path, str]:
-    """Return the folder or file of a model, and its name.
-
-    The bare name of a model that a package brings means that one; ./NAME is always a path. A name
-    that is no path is looked for in the hub's local cache.
-    """
-    brought = {point.name: point for point in entry_points(group=MODELS)}
-    if isinstance(model, str) and model in brought:
-        return Path(brought[model].load()()), model
-    path = find_model(model)
-    if path is not None:
-        return path, model_name(path)
-    names = ", ".join(sorted(brought)) or "none"
-    way_out = did_you_mean(str(model), brought) or f"; {where_to_get(model)}"
-    raise ConfigError(f"there is no model {str(model)!r} (bundled: {names}){way_out}")
-
-
 def _options(
     asked: EngineConfig,
     compute: Compute,
@@ -320,31 +289,6 @@ def open_on_cpu(asked: EngineConfig, checkpoint: Checkpoint) -> tuple[Decoder, O
     decoder, stored_as = resolve_decoder(asked, checkpoint), checkpoint_dtype(checkpoint.config)
     compute = decide_compute(asked, stored_as, this_machine(with_gpu=False))
     return decoder, compute.backend.open(_options(asked, compute, checkpoint, decoder))
-
-
-def resolve_model(asked: EngineConfig, checkpoint: Checkpoint) -> Model:
-    """Return the tree of a checkpoint, which has all of its weights."""
-    spec = load(asked.spec) if asked.spec is not None else find(checkpoint.config)
-    reader, has_weights = checkpoint.reader, asked.weights != "dummy"
-    model = resolve_spec(spec, checkpoint.config, reader.names if has_weights else None)
-    model = with_sentence_settings(model, checkpoint.path)
-    if isinstance(model, Encoder):
-        refuse_decoder_options(asked)
-    if has_weights:
-        shapes = {name: reader.shape(name) for name in reader.names}
-        check(model, shapes, partial(is_zero_bias, reader))
-        check_dtypes(reader, (weight.name for weight in weights(model)))
-    return model
-
-
-def resolve_decoder(asked: EngineConfig, checkpoint: Checkpoint) -> Decoder:
-    """Return the tree of a checkpoint of a decoder; NotBuilt for others."""
-    model = resolve_model(asked, checkpoint)
-    if isinstance(model, Decoder):
-        return model
-    raise NotBuilt(
-        f"{checkpoint.path} holds an encoder ({model.architecture}); this is for decoders"
-    )
 
 
 def _with_formats(compute: Compute, source: Pack) -> Compute:

@@ -26,9 +26,9 @@ from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.load.tensors.dtype import checkpoint_dtype
 from spaninfer_engine.spec.nodes import Decoder
 from spaninfer_engine.spec.tree import parameter_count, weights
-from spaninfer_engine.startup.build import resolve_model
 from spaninfer_engine.startup.compute import Compute, decide_compute
 from spaninfer_engine.startup.limits import SPAN_LEN, STORED, decide_demand, stored_cache
+from spaninfer_engine.startup.model import resolve_model
 from spaninfer_engine.startup.weight_formats import formats_of
 from spaninfer_engine.startup.weight_memory import (
     StoredWeights,

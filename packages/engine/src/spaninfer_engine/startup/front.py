@@ -10,8 +10,8 @@ from spaninfer_engine.load.packed.file import PackedReader
 from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.spec import Encoder
 from spaninfer_engine.startup.assets import open_texts
-from spaninfer_engine.startup.build import locate, resolve_model
 from spaninfer_engine.startup.media import media_setup
+from spaninfer_engine.startup.model import locate, resolve_model
 
 
 def open_front(asked: EngineConfig, resolved: Resolved, context: int) -> FrontParts:

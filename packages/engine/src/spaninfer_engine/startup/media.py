@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spaninfer_engine.backends.host.tower import Encoding, HostTower
 from spaninfer_engine.config import DType, EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.preprocess.layout import MediaLayout, MediaSetup
 from spaninfer_engine.request.media import MediaKind, TowerInput
 from spaninfer_engine.spec.nodes import Decoder, Model, ropes
-from spaninfer_engine.startup.compute import Compute
+
+if TYPE_CHECKING:  # a process without an engine asks for `media_setup` alone
+    from spaninfer_engine.backends.host.tower import Encoding, HostTower
+    from spaninfer_engine.startup.compute import Compute
 
 ENCODER_BYTES = 512 << 20
 """Memory of encodings unless another is requested: 37,000 tokens of a 7B model in float32."""

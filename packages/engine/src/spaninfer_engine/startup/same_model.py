@@ -12,7 +12,7 @@ from spaninfer_engine.load.packed.file import PackedReader
 from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.spec import Model
 from spaninfer_engine.spec.tree import weights
-from spaninfer_engine.startup.build import locate, resolve_model
+from spaninfer_engine.startup.model import locate, resolve_model
 
 
 def check_same_model(asked: EngineConfig, running: Model) -> None:

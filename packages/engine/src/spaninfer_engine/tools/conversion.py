@@ -24,8 +24,9 @@ from spaninfer_engine.program.bind import bind_all, bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.lower_tower import lower_tower
 from spaninfer_engine.program.packer import Packer
-from spaninfer_engine.startup.build import locate, open_on_cpu, resolve_decoder
+from spaninfer_engine.startup.build import open_on_cpu
 from spaninfer_engine.startup.compute import refuse_group
+from spaninfer_engine.startup.model import locate, resolve_decoder
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 from spaninfer_engine.startup.weight_formats import formats_of

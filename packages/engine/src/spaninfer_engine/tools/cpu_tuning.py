@@ -13,7 +13,8 @@ from spaninfer_engine.load.packed.packing import as_packed
 from spaninfer_engine.program.bind import bind_packed
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.packer import Packer
-from spaninfer_engine.startup.build import locate, mapped, open_on_cpu
+from spaninfer_engine.startup.build import mapped, open_on_cpu
+from spaninfer_engine.startup.model import locate
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import shortage_named
 

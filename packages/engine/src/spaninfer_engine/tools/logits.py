@@ -18,8 +18,9 @@ from spaninfer_engine.request.logprobs import TokenLogprobs
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.spec.nodes import Decoder
-from spaninfer_engine.startup.build import locate, open_on_cpu
+from spaninfer_engine.startup.build import open_on_cpu
 from spaninfer_engine.startup.limits import SPAN_LEN
+from spaninfer_engine.startup.model import locate
 from spaninfer_engine.startup.progress import silent
 from spaninfer_engine.step.device import Device
 from spaninfer_engine.step.plan import NewSequence, Slice, StepPlan, TableUpdate

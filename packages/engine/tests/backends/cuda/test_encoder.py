@@ -31,7 +31,7 @@ from spaninfer_engine.program.lower import lower
 from spaninfer_engine.request.texts import Text
 from spaninfer_engine.run.embedding import EmbeddingRunner
 from spaninfer_engine.spec.nodes import Encoder, ropes
-from spaninfer_engine.startup.build import resolve_model
+from spaninfer_engine.startup.model import resolve_model
 from spaninfer_engine.step.sequences import Sequences
 
 torch = pytest.importorskip("torch")

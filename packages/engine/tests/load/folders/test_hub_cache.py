@@ -14,7 +14,8 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import open_checkpoint
 from spaninfer_engine.load.folders.hub_cache import cache_folder, find_model
-from spaninfer_engine.startup.build import build, locate
+from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.model import locate
 
 OLD, NEW = "a" * 40, "b" * 40
 VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")

@@ -8,7 +8,7 @@ from published import METHODS, matrices, write_model
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.startup.build import resolve_model
+from spaninfer_engine.startup.model import resolve_model
 from stepping import Model
 
 NAME = "model.layers.1.mlp.down_proj.bias"

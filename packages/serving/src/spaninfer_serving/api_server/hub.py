@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spaninfer_engine import ConfigError, Engine, EngineConfig
+from spaninfer_engine import ConfigError, EngineConfig
 
 from spaninfer_serving.admission.fair_queue import Client
 from spaninfer_serving.api_server.messages import Configure, Drain, Gate, LogFrom
@@ -34,6 +34,9 @@ from spaninfer_serving.engine.control import EngineControl
 from spaninfer_serving.engine.response_store import StoredResponse
 from spaninfer_serving.engine.text_batcher import TextBatcher
 from spaninfer_serving.settings import Settings
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 log = logging.getLogger(__name__)
 

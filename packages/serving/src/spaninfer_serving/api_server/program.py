@@ -14,11 +14,12 @@ from spaninfer_engine.serving import Frontend, GcFreeze, open_front
 
 from spaninfer_serving.api_server.link import receive_frame
 from spaninfer_serving.api_server.messages import Configure, Ready, from_engine
+from spaninfer_serving.api_server.processes import SWITCH_S
 from spaninfer_serving.api_server.records import typed, typed_config
 from spaninfer_serving.api_server.remote import RemoteClient
 from spaninfer_serving.observability import access_log
 from spaninfer_serving.observability.figures import Figures
-from spaninfer_serving.server import SWITCH_S, Server
+from spaninfer_serving.server import Server
 from spaninfer_serving.settings import Settings
 
 

@@ -276,7 +276,7 @@ def error_of(fault: Fault) -> Exception:
         status = fault.details["status"]
         rest = {name: value for name, value in fault.details.items() if name != "status"}
         return Problem(status, fault.message, **rest)
-    kind = vars(spaninfer_engine).get(fault.kind)
+    kind = getattr(spaninfer_engine, fault.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, EngineError)):
         return EngineFault(fault.message)
     error = kind.__new__(kind)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from spaninfer_engine import Engine, FinishReason, SamplingParams
+from spaninfer_engine import FinishReason, SamplingParams
 from spaninfer_engine.serving import Ended, LogprobAt, RelayedRequest, SequenceState
 
 from spaninfer_serving.api_server.link import Link
 from spaninfer_serving.api_server.messages import Begun, Ending, Tokens
 from spaninfer_serving.api_server.records import fault_of, plain_entries, plain_logprobs
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 # Tokens of a choice that is read at its end which wait to travel together: text is made of them at
 # once, and no other request of the API server goes on meanwhile.

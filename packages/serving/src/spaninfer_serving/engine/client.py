@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from spaninfer_engine import AsyncEngine, CacheMap, Engine, EngineStats, OutputStream
+from spaninfer_engine import AsyncEngine, CacheMap, EngineStats, OutputStream
 from spaninfer_engine.serving import Frontend, Rows, Text
 
 from spaninfer_serving.admission.fair_queue import Client
@@ -17,9 +17,13 @@ from spaninfer_serving.engine.text_batcher import TextBatcher
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.admin import PauseMode, PauseState, Sleeping, SleepMode
 
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
+
 LOGGERS = ("spaninfer_serving", "spaninfer_engine")
 
 
+@runtime_checkable
 class EngineClient(Protocol):
     """Steps and operations of one engine, for the tasks of one event loop.
 

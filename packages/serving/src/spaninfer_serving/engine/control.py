@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from spaninfer_engine import Engine, Placement, SamplingParams
+from spaninfer_engine import Placement, SamplingParams
 
 from spaninfer_serving.engine.gate import Gate
 from spaninfer_serving.engine.in_flight import InFlight, Running
@@ -17,6 +17,9 @@ from spaninfer_serving.error_mapping import asleep
 from spaninfer_serving.observability.profiling import Profiling
 from spaninfer_serving.settings import Settings, account_of
 from spaninfer_serving.wire.admin import PauseMode, PauseState
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 STARTED_TOGETHER = 64  # prompts; a start takes 0.1 ms, in which no stream is sent anything
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from spaninfer_serving.wire.chat import Message
 from spaninfer_serving.wire.errors import Problem
+
+if TYPE_CHECKING:
+    from spaninfer_serving.wire.chat import Message
 
 STORED_BYTES = 1 << 26  # of responses that are kept, and of their conversations
 LARGEST = 4  # of these would be too many: one has to cross to another process in one piece
@@ -29,6 +32,9 @@ class StoredResponse:
 
     def messages(self) -> list[Message]:
         """Return the conversation."""
+        # Who reads it has imported this; an engine behind API servers, which keeps it, has not.
+        from spaninfer_serving.wire.chat import Message
+
         return [Message.model_validate_json(each) for each in self.conversation]
 
     @property

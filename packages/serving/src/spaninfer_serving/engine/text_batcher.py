@@ -13,14 +13,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from spaninfer_engine import Engine
 from spaninfer_engine.serving import Text
 
 from spaninfer_serving.admission.fair_queue import Client, FairQueue
 from spaninfer_serving.error_mapping import busy
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 Rows = NDArray[np.float32]
 

@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from spaninfer_engine import CheckpointError, ConfigError, Engine, EngineState
+from spaninfer_engine import CheckpointError, ConfigError, EngineState
 
 from spaninfer_serving.engine.gate import Gate
 from spaninfer_serving.engine.in_flight import InFlight
 from spaninfer_serving.settings import Settings
 from spaninfer_serving.wire.admin import Sleeping, SleepMode
 from spaninfer_serving.wire.errors import Problem
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
 
 LOOK_AGAIN_S = 0.02
 

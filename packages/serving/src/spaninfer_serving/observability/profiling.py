@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-
-from spaninfer_engine import Engine
-from spaninfer_engine.serving import Profiler
+from typing import TYPE_CHECKING
 
 from spaninfer_serving.wire.errors import Problem
+
+if TYPE_CHECKING:
+    from spaninfer_engine import Engine
+    from spaninfer_engine.serving import Profiler
 
 # Events of a busy GPU take some megabytes of host memory a second.
 MAX_PROFILE_S = 60.0
