@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 NO_THREAD = "no thread can be started: too little memory, or too many processes (ulimit -v, -u)"
 
 
+NOT_EVEN_SAID = ("without setting an exception", "without exception set")
+"""How Python says that it could not make a MemoryError: of a call, and of an import."""
+
+
 def run(arguments: Sequence[str], control: int | None = None) -> None:
     """Run the command line in this process, for the supervisor behind a file if there is one."""
     swallowed = Swallowed()
@@ -48,7 +52,7 @@ def _run(arguments: Sequence[str], control: int | None) -> None:
     except MemoryError as short:
         _end(f"memory ran out{f' ({short})' if str(short) else ''}")
     except SystemError as broken:  # as Python says it where it cannot even make a MemoryError
-        if "without setting an exception" not in str(broken):
+        if not any(words in str(broken) for words in NOT_EVEN_SAID):
             raise
         _end("memory ran out")
     except RuntimeError as refused:
