@@ -2,7 +2,7 @@
 
 import pytest
 from spaninfer_kernel_launch import Launch, ShapeError
-from spaninfer_kernels_cuda.rows import Division, divide, launch
+from spaninfer_kernels_cuda.rows import MANY_ROWS, Division, divide, divide_for, launch
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,26 @@ def test_rows_are_divided(channels, itemsize, division):
     assert divide(channels, itemsize) == division
 
 
+@pytest.mark.parametrize(
+    ("channels", "itemsize", "division"),
+    [
+        (3584, 2, Division(vector=8, threads=128, packs=4)),
+        (16_384, 2, Division(vector=8, threads=256, packs=8)),
+        (64, 2, Division(vector=8, threads=64, packs=1)),
+        (8192, 4, Division(vector=4, threads=256, packs=8)),
+        (18_944, 2, divide(18_944, 2)),  # 256 threads do not hold it
+    ],
+)
+def test_many_rows_have_fewer_threads_each(channels, itemsize, division):
+    assert divide_for(MANY_ROWS, channels, itemsize) == division
+    assert divide_for(MANY_ROWS - 1, channels, itemsize) == divide(channels, itemsize)
+
+
+@pytest.mark.parametrize("rows", [1, MANY_ROWS])
 @pytest.mark.parametrize("itemsize", [2, 4])
-def test_every_element_of_every_row_has_a_thread(itemsize):
+def test_every_element_of_every_row_has_a_thread(itemsize, rows):
     for channels in [*range(1, 2100), *range(4096, 16_384, 56)]:
-        division = divide(channels, itemsize)
+        division = divide_for(rows, channels, itemsize)
 
         loads = channels // division.vector
         assert channels % division.vector == 0

@@ -95,7 +95,10 @@ def test_layer_norm_is_its_definition(on_gpu, dtype, rows, channels, with_bias):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("code", ["int8", "fp8"])
-@pytest.mark.parametrize(("rows", "channels"), [(1, 64), (1009, 128), (5, 1001), (17, 4096)])
+@pytest.mark.parametrize(
+    ("rows", "channels"),
+    [(1, 64), (1009, 128), (5, 1001), (17, 4096), (1024, 64), (1100, 3584), (1024, 8192)],
+)
 @pytest.mark.parametrize("with_residual", [False, True], ids=["alone", "residual"])
 def test_a_quantised_norm_is_that_of_its_definition(
     on_gpu, dtype, code, rows, channels, with_residual
@@ -118,6 +121,27 @@ def test_a_quantised_norm_is_that_of_its_definition(
     np.testing.assert_allclose(on_gpu.get(scales), scale[:, 0], rtol=1e-5)
     if with_residual:
         assert near(on_gpu.get(added), wide(total), dtype)
+
+
+@pytest.mark.gpu
+def test_no_bit_of_an_invariant_norm_in_codes_depends_on_how_many_rows_there_are(on_gpu):
+    x, _, weight, _ = arguments(1100, 3584, ml_dtypes.bfloat16)
+    options, got = norm.NormOptions("rms", code="fp8"), []
+    for rows in (1, 1100):
+        step = norm.prepare(
+            options, rows=rows, channels=3584, dtype=x.dtype, gpu=get_gpu(), batch_invariant=True
+        )
+        given, weights = on_gpu.put(x[:rows]), on_gpu.put(weight)
+        codes = on_gpu.put(np.zeros((rows, 3584), np.uint8))
+        scales = on_gpu.put(np.zeros(rows, np.float32))
+        on_gpu.wait()
+        with get_gpu().current(), new_stream() as stream:
+            step.launch(given, weights, out=codes, scales=scales, eps=EPS, stream=stream)
+        got.append((on_gpu.get(codes)[0], on_gpu.get(scales)[0]))
+
+    (alone, scale), (beside, scale_beside) = got
+    np.testing.assert_array_equal(alone, beside)
+    assert scale == scale_beside
 
 
 @pytest.mark.gpu

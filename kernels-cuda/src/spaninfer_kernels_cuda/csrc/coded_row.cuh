@@ -11,28 +11,52 @@ __device__ __forceinline__ float largest_size(const float (&pack)[kVector]) {
   return most;
 }
 
+// Where a pack begins in its row.
+template <int kThreads, int kVector>
+__device__ __forceinline__ int begin_of(int pack) {
+  return static_cast<int>(threadIdx.x + pack * kThreads) * kVector;
+}
+
+// Writes the codes of a row whose largest size is `most`, and its scale. Packs beyond `channels`
+// are not read.
+template <typename Code, int kThreads, int kPacks, int kVector>
+__device__ __forceinline__ void store_row_of_size(float most, unsigned char* codes, float* scale,
+                                                  const float (&held)[kPacks][kVector],
+                                                  int channels) {
+  const Code code(-most, most);
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int begin = begin_of<kThreads, kVector>(k);
+    if (begin >= channels) continue;
+    store_codes<kVector>(codes + begin, code, held[k]);
+    if (begin == 0) code.keep(scale);
+  }
+}
+
 // Writes the codes, and their scales at `scales`, `stride` apart: one for every kGroup elements, or
-// where that is 0 one for the row. Packs beyond `channels` are not read.
+// where that is 0 one for the row. The rest is as above.
 template <typename Code, int kThreads, int kGroup, int kPacks, int kVector>
 __device__ __forceinline__ void store_coded_row(unsigned char* codes, float* scales, size_t stride,
                                                 const float (&held)[kPacks][kVector],
                                                 int channels) {
-  const auto begin = [](int k) { return static_cast<int>(threadIdx.x + k * kThreads) * kVector; };
   float most[kPacks], of_row = 0.0f;
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    most[k] = begin(k) < channels ? largest_size(held[k]) : 0.0f;
+    most[k] = begin_of<kThreads, kVector>(k) < channels ? largest_size(held[k]) : 0.0f;
     of_row = fmaxf(of_row, most[k]);
   }
-  if constexpr (kGroup == 0) of_row = block_max<kThreads>(of_row);
+  if constexpr (kGroup == 0) {
+    of_row = block_max<kThreads>(of_row);
+    store_row_of_size<Code, kThreads>(of_row, codes, scales, held, channels);
+  } else {
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    float size = of_row;
-    if constexpr (kGroup > 0) size = lanes_max<kGroup / kVector>(most[k]);
-    if (begin(k) >= channels) continue;
-    const Code code(-size, size);
-    store_codes<kVector>(codes + begin(k), code, held[k]);
-    if (kGroup > 0 && begin(k) % kGroup == 0) code.keep(scales + begin(k) / kGroup * stride);
-    if (kGroup == 0 && begin(k) == 0) code.keep(scales);
+    for (int k = 0; k < kPacks; ++k) {
+      const int begin = begin_of<kThreads, kVector>(k);
+      const float of_group = lanes_max<kGroup / kVector>(most[k]);
+      if (begin >= channels) continue;
+      const Code code(-of_group, of_group);
+      store_codes<kVector>(codes + begin, code, held[k]);
+      if (begin % kGroup == 0) code.keep(scales + begin / kGroup * stride);
+    }
   }
 }

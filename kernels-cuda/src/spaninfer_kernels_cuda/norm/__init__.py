@@ -47,7 +47,10 @@ from spaninfer_kernel_launch import (
 )
 
 from spaninfer_kernels_cuda.codes import CODES, Code, check_group, code_type, scales_shape
-from spaninfer_kernels_cuda.rows import divide, launch
+from spaninfer_kernels_cuda.rows import MANY_ROWS, Division, divide, divide_for, launch
+
+ROWS_OF_DIVISIONS = (1, MANY_ROWS)
+"""Numbers of rows that have both divisions of a row among threads, where it becomes codes."""
 
 
 class NormArguments(NamedTuple):
@@ -137,10 +140,10 @@ class PreparedNorm:
             self.call(handle, arguments)
 
 
-def variant_for(options: NormOptions, channels: int, dtype: object) -> Variant:
+def variant_for(options: NormOptions, channels: int, dtype: object, rows: int = 1) -> Variant:
     """Return the variant for rows of `channels` elements of `dtype` (float32, 16-bit floats)."""
     element = element_of(dtype)
-    division = divide(channels, element.itemsize)
+    division = _divide(options, rows, channels, element.itemsize)
     macros: dict[str, str | int | bool] = {
         "T": element.name,
         "THREADS": division.threads,
@@ -165,18 +168,27 @@ def prepare(
     dtype: object,
     gpu: Gpu,
     cache: FileCache | None = None,
+    batch_invariant: bool = False,
 ) -> PreparedNorm:
     """Return the norm of x[rows channels] on `gpu`, compiled or cached.
+
+    With `batch_invariant` the bits of a row do not depend on `rows`, which else choose the order in
+    which rows in codes are added up.
 
     Raises ShapeError or DTypeError where no variant takes the sizes, CompileError where there is no
     compiler.
     """
-    compiled = compile_variant(
-        variant_for(options, channels, dtype), gpu.arch, cache or user_cache()
-    )
-    grid = launch(rows, divide(channels, element_of(dtype).itemsize))
+    order = 1 if batch_invariant else rows
+    variant = variant_for(options, channels, dtype, order)
+    compiled = compile_variant(variant, gpu.arch, cache or user_cache())
+    grid = launch(rows, _divide(options, order, channels, element_of(dtype).itemsize))
     call = Call(load(compiled, gpu, NORM_ROWS), grid) if grid else None
     return PreparedNorm(rows, channels, workspace_bytes=0, call=call)
+
+
+def _divide(options: NormOptions, rows: int, channels: int, itemsize: int) -> Division:
+    """Return the division of each row: floats are at the rate of memory with that of few rows."""
+    return divide_for(rows if options.code else 1, channels, itemsize)
 
 
 def rms_norm(
@@ -284,15 +296,25 @@ def _every_grouped() -> Iterator[NormOptions]:
         yield NormOptions("rms", residual, code=code, group=128)
 
 
-VARIANTS: tuple[Variant, ...] = tuple(
-    variant_for(options, channels, dtype)
-    for options in _every_options()
-    for channels in (64, 1001, 3584, 8192, 16_384)
-    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
-) + tuple(
-    variant_for(options, channels, ml_dtypes.bfloat16)
-    for options in _every_grouped()
-    for channels in (64, 3584, 8192, 16_384)
+VARIANTS: tuple[Variant, ...] = (
+    tuple(
+        variant_for(options, channels, dtype)
+        for options in _every_options()
+        for channels in (64, 1001, 3584, 8192, 16_384)
+        for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+    )
+    + tuple(
+        variant_for(options, channels, ml_dtypes.bfloat16)
+        for options in _every_grouped()
+        for channels in (64, 3584, 8192, 16_384)
+    )
+    + tuple(
+        variant_for(options, channels, dtype, MANY_ROWS)
+        for options in (*_every_options(), *_every_grouped())
+        for channels in (64, 3584, 8192, 16_384)
+        for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+        if options.code
+    )
 )
 """Every combination of options and element types, with every row division that models need."""
 

@@ -8,7 +8,8 @@
 //
 // One block per row. A thread reads its packs once, keeps them in registers through the reductions
 // and writes the result: every element is read once and written once. The variance is the mean of
-// squared differences, not a difference of means, which would cancel.
+// squared differences, not a difference of means, which would cancel. The largest size of an RMS
+// norm without a bias is known with the sum of squares: that of h * weight, times what all share.
 //
 // Macros: T (element), CODE (of the result, where it is quantised: Fp8 or SymmetricInt8), GROUP (of
 //         codes that share a scale; 0: a row), THREADS, VECTOR (elements per load), PACKS (loads
@@ -17,8 +18,10 @@
 
 #ifdef CODE
 using Out = unsigned char;
+constexpr bool kScalesLast = !LAYER && !BIAS && GROUP == 0;
 #else
 using Out = T;
+constexpr bool kScalesLast = false;
 #endif
 
 // Left alone, ptxas spills from rows of several packs to fit another block onto an SM.
@@ -38,6 +41,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
   for (int k = 0; k < PACKS; ++k) {
     if (kEarly && begin(k) < channels) early[k] = pack_at<VECTOR>(weight + begin(k));
   }
+  const auto weights_of = [&](int k) {
+    return kEarly ? early[k] : pack_at<VECTOR>(weight + begin(k));
+  };
   let_next_kernel_start();
   wait_for_kernel_before();
 
@@ -55,16 +61,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
         held[k][v] = to_float(from_float<T>(held[k][v] + before[v]));
       }
     }
+    if constexpr (!kScalesLast) {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum += LAYER ? held[k][v] : square(held[k][v]);
+      for (int v = 0; v < VECTOR; ++v) sum += LAYER ? held[k][v] : square(held[k][v]);
+    }
   }
-
   if constexpr (RESIDUAL) {  // after all loads, which might otherwise have to wait for them
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
       if (begin(k) < channels) store_floats<VECTOR>(residual + row + begin(k), held[k]);
     }
   }
+
+#ifdef CODE
+  if constexpr (kScalesLast) {
+    float most = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+      if (begin(k) >= channels) continue;
+      const auto weights = weights_of(k);
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        float& h = held[k][v];
+        sum += square(h);
+        h *= to_float(weights.at[v]) + weight_offset;
+        most = fmaxf(most, fabsf(h));
+      }
+    }
+    const SumAndMost of_row = block_sum_and_max<THREADS>(sum, most);
+    const float scale = rsqrtf(of_row.sum / channels + eps);
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) held[k][v] *= scale;
+      if (rounded && begin(k) < channels) {
+        store_floats<VECTOR>(rounded + row + begin(k), held[k]);
+      }
+    }
+    store_row_of_size<CODE, THREADS>(of_row.most * scale, out + row, scales + blockIdx.x, held,
+                                     channels);
+    return;
+  }
+#endif
 
   float mean = 0.0f;
   float mean_square = block_sum<THREADS>(sum) / channels;
@@ -80,11 +118,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
     mean_square = block_sum<THREADS>(squares) / channels;
   }
   const float scale = rsqrtf(mean_square + eps);
-
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
     if (begin(k) >= channels) continue;
-    const auto weights = kEarly ? early[k] : pack_at<VECTOR>(weight + begin(k));
+    const auto weights = weights_of(k);
     float biases[VECTOR];
     if constexpr (BIAS) load_floats<VECTOR>(biases, bias + begin(k));
 #pragma unroll
@@ -93,16 +130,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, kBlocksPerSM)
       y = (y - mean) * scale * (to_float(weights.at[v]) + weight_offset);
       if constexpr (BIAS) y += biases[v];
     }
-#ifndef CODE
+#ifdef CODE
+    if (rounded) store_floats<VECTOR>(rounded + row + begin(k), held[k]);
+#else
     store_floats<VECTOR>(out + row + begin(k), held[k]);
 #endif
   }
-
 #ifdef CODE
-#pragma unroll
-  for (int k = 0; k < PACKS; ++k) {
-    if (rounded && begin(k) < channels) store_floats<VECTOR>(rounded + row + begin(k), held[k]);
-  }
   store_coded_row<CODE, THREADS, GROUP>(out + row, scales + blockIdx.x, gridDim.x, held, channels);
 #endif
 }

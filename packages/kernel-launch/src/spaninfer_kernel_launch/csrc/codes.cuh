@@ -79,20 +79,40 @@ struct Asymmetric {
 using Int8 = Asymmetric<8, -128>;
 using Uint4 = Asymmetric<4, 0>;
 
+// The codes of two elements, the first one lower.
+template <typename Code>
+__device__ __forceinline__ unsigned codes_of(const Code& by, float first, float second) {
+  return by.code(first) | by.code(second) << Code::kBits;
+}
+template <>
+__device__ __forceinline__ unsigned codes_of<Fp8>(const Fp8& by, float first, float second) {
+  const float2 pair = make_float2(by.scale.quotient(first), by.scale.quotient(second));
+  return __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);  // by one instruction
+}
+
+template <int kBits>
+struct PairOf {
+  using Word = unsigned short;
+};
+template <>
+struct PairOf<4> {
+  using Word = unsigned char;
+};
+
 // Writes the codes of N elements, first one lowest, as whole bytes in one store.
 template <int N, typename Code>
 __device__ __forceinline__ void store_codes(unsigned char* to, const Code& by, const float* x) {
-  constexpr int kPerByte = 8 / Code::kBits;
-  static_assert(N % kPerByte == 0, "whole bytes");
-  Pack<unsigned char, N / kPerByte> bytes;
+  if constexpr (N % 2 == 0) {
+    using Word = typename PairOf<Code::kBits>::Word;
+    Pack<Word, N / 2> words;
 #pragma unroll
-  for (int n = 0; n < N; n += kPerByte) {
-    unsigned byte = 0;
-#pragma unroll
-    for (int part = 0; part < kPerByte; ++part) {
-      byte |= by.code(x[n + part]) << (part * Code::kBits);
+    for (int n = 0; n < N; n += 2) {
+      words.at[n / 2] = static_cast<Word>(codes_of(by, x[n], x[n + 1]));
     }
-    bytes.at[n / kPerByte] = static_cast<unsigned char>(byte);
+    *reinterpret_cast<Pack<Word, N / 2>*>(to) = words;
+  } else {
+    static_assert(Code::kBits == 8, "whole bytes");
+#pragma unroll
+    for (int n = 0; n < N; ++n) to[n] = static_cast<unsigned char>(by.code(x[n]));
   }
-  *reinterpret_cast<Pack<unsigned char, N / kPerByte>*>(to) = bytes;
 }

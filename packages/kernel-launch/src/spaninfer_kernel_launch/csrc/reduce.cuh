@@ -69,3 +69,25 @@ template <int kThreads>
 __device__ __forceinline__ float block_max(float x) {
   return over_block<kThreads>(x, 0.0f, [](float a, float b) { return fmaxf(a, b); });
 }
+
+struct SumAndMost {
+  float sum, most;
+};
+
+// The sum of `sum` and the maximum of `most`, numbers that are at least 0, by the barriers of one
+// reduction. kThreads is a power of two. A kernel may call it once.
+template <int kThreads>
+__device__ __forceinline__ SumAndMost block_sum_and_max(float sum, float most) {
+  constexpr int kWarps = kThreads / kWarp;
+  sum = lanes_sum<kWarp>(sum);
+  most = lanes_max<kWarp>(most);
+  if constexpr (kWarps > 1) {
+    __shared__ SumAndMost of_warp[kWarps];
+    if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = {sum, most};
+    __syncthreads();
+    const SumAndMost other = of_warp[threadIdx.x % kWarps];
+    sum = lanes_sum<kWarps>(other.sum);
+    most = lanes_max<kWarps>(other.most);
+  }
+  return {sum, most};
+}

@@ -28,6 +28,7 @@ from spaninfer_engine.backends.backend import OnProgress
 from spaninfer_engine.backends.cuda.attention import sparse
 from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
+from spaninfer_engine.backends.cuda.fusions.coded_norms import leave_out_numbers
 from spaninfer_engine.backends.cuda.fusions.layers import claims_of
 from spaninfer_engine.backends.cuda.kernels.heads import Heads
 from spaninfer_engine.backends.cuda.kernels.kernels import FORMATS, Kernels
@@ -42,6 +43,7 @@ from spaninfer_engine.backends.cuda.weights.packing import (
 from spaninfer_engine.backends.torch.ops import TorchOps
 from spaninfer_engine.config import KVDType
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.ops.bound import BoundProgram
 from spaninfer_engine.ops.operation import Operation, Packable
 from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Rotation, SpanCache, Step
@@ -97,6 +99,11 @@ class CudaOps(TorchOps):
     def claims(self) -> tuple[Claim, ...]:
         """Norms, rotations and appends in one launch; sums with norms; gated MLPs."""
         return claims_of(self)
+
+    def chain(self, program: BoundProgram[Tensor]) -> BoundProgram[Tensor]:
+        """Every kernel by itself; norms write codes alone where nothing else is read."""
+        leave_out_numbers(program, self.kernels)
+        return program
 
     def warm(self) -> None:
         """Allocate what steps share; kernels are compiled when the first step of a size is run."""

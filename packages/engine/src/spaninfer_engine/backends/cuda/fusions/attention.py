@@ -11,6 +11,7 @@ from span_attention import append
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention.plan import Plan
+from spaninfer_engine.backends.cuda.fusions.coded_norms import Projection
 from spaninfer_engine.backends.cuda.kernels.heads import Heads
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.ops.fuse import can_join, joined, single, use_of
@@ -156,7 +157,7 @@ def _project_and_append(
         pool = step.attention.pools[write.group]
         return write(step, Heads.of_row(both, query_heads, kv_heads, pool.layout))
 
-    return kernel
+    return Projection(kernel, weights["weight"])
 
 
 def _append(ops: Backend, taken: Sequence[Operation], pack: Pack) -> Kernel:

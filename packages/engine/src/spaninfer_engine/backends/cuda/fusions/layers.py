@@ -20,6 +20,7 @@ from spaninfer_engine.backends.cuda.fusions.attention import (
     claims_to_spans,
     claims_to_wanted,
 )
+from spaninfer_engine.backends.cuda.fusions.coded_norms import NormKernel, Projection
 from spaninfer_engine.backends.cuda.fusions.experts import claims_of_experts
 from spaninfer_engine.backends.cuda.fusions.latent_attention import claim_latent_attention
 from spaninfer_engine.backends.cuda.fusions.linear_attention import claims_of_linear_attention
@@ -111,7 +112,10 @@ def _project_add_norm(ops: Backend, kind: Any, *, keeps: bool) -> Claim:
                 return norm_of(kernels.multiply(y, weight, bias, residual=x))
             return norm_of_sum(ops.linear(y, weight=weight, bias=bias), residual=x)
 
-        return lambda _step, y, x: _sum_and_norm(normed_sum, y, x, keeps=keeps)
+        return NormKernel(
+            lambda _step, y, x: _sum_and_norm(normed_sum, y, x, keeps=keeps),
+            (norm_of, norm_of_sum),
+        )
 
     return Claim(
         f"project_add_{kind}_norm",
@@ -129,7 +133,9 @@ def _add_norm(ops: Backend, kind: Any, *, keeps: bool) -> Claim:
     def build(taken: Sequence[Operation], pack: Pack) -> Kernel:
         norm_of_sum = FusedNorm(ops, kind, taken[1], pack, residual=True)
 
-        return lambda _step, x, y: _sum_and_norm(norm_of_sum, y, x, keeps=keeps)
+        return NormKernel(
+            lambda _step, x, y: _sum_and_norm(norm_of_sum, y, x, keeps=keeps), (norm_of_sum,)
+        )
 
     return Claim(
         f"add_{kind}_norm",
@@ -151,7 +157,12 @@ def _sum_and_norm(
 
 
 class FusedNorm:
-    """A norm with its weights, of rows or of their sum with a residual, which it becomes."""
+    """A norm with its weights, of rows or of their sum with a residual, which it becomes.
+
+    Where its readers need codes alone, it writes these alone.
+    """
+
+    codes_only = False
 
     def __init__(
         self, ops: Backend, kind: Any, normed: Operation, pack: Pack, *, residual: bool
@@ -172,7 +183,7 @@ class FusedNorm:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return the norm."""
-        return self._call(x, residual=residual)
+        return self._call(x, residual=residual, codes_only=self.codes_only)
 
 
 # ---- gated MLPs ----------------------------------------------------------------------------------
@@ -186,4 +197,4 @@ def _gated(ops: Backend, linears: Sequence[Operation], gate: Operation, pack: Pa
         weight=weights["weight"],
         bias=weights.get("bias"),
     )
-    return lambda _step, x: call(x)
+    return Projection(lambda _step, x: call(x), weights["weight"])

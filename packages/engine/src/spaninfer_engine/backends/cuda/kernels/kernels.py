@@ -29,7 +29,7 @@ from spaninfer_engine.backends.cuda.kernels.experts import ExpertKernels
 from spaninfer_engine.backends.cuda.kernels.heads import Heads, dense_rows
 from spaninfer_engine.backends.cuda.kernels.invariant_gemm import InvariantGemm
 from spaninfer_engine.backends.cuda.kernels.scaled_gemm import ScaledGemm
-from spaninfer_engine.backends.cuda.kernels.sizes import ROWS
+from spaninfer_engine.backends.cuda.kernels.sizes import DIVISIONS, ROWS
 
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
 
@@ -60,6 +60,7 @@ class Kernels:
         self.experts = ExpertKernels(self)
         self.attention = AttentionKernels(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
+        self._coded_norms: set[tuple[norm.NormOptions, int]] = set()  # and their channels
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
         self._rope = lru_cache(_KEPT)(self._prepare_rope)
@@ -100,13 +101,16 @@ class Kernels:
                 kept.cache_clear()
 
     def prepare_every_size(self) -> None:
-        """Prepare GEMMs, experts and decodes that came so far for all numbers of rows: ask for
-        all of their kernels.
+        """Prepare GEMMs, experts, decodes and norms in codes that came so far for all numbers of
+        rows: ask for all of their kernels.
         """
         for outputs, inner, gate in tuple(self._products):
             for rows in ROWS:
                 if self._gemm_is_faster(rows, outputs, inner, gate):
                     self._gemm(rows, outputs, inner, gate, None, inner)
+        for form, channels in tuple(self._coded_norms):
+            for rows in DIVISIONS:
+                self._norm(form, rows, channels)
         self.experts.prepare_every_size()
         self.attention.prepare_every_size()
         self.scaled.prepare_every_size()
@@ -132,23 +136,27 @@ class Kernels:
         bias: Tensor | None = None,
         residual: Tensor | None = None,
         weight_offset: float = 0.0,
+        codes_only: bool = False,
     ) -> Tensor:
         """Return the norm over the last axis of x, or of x + residual, which becomes the sum.
 
-        Where GEMMs of its codes may follow, these are written as well.
+        Where GEMMs of its codes may follow, these are written as well; or `codes_only`: then the
+        result stands for them, and has no memory.
         """
         x = x.contiguous()
         channels = x.shape[-1]
-        out = torch.empty_like(x)
+        out = torch.empty_like(x, device="meta" if codes_only else None)
         coded = self.scaled.coded_rows(out)
+        assert coded is not None or not codes_only, "no GEMM expects codes"
         if coded is not None:
             form = replace(form, code=coded.kind.code, group=coded.kind.group)
+            self._coded_norms.add((form, channels))
         self._norm(form, x.numel() // channels, channels).launch(
             x.data_ptr(),
             weight.data_ptr(),
             out=out.data_ptr() if coded is None else coded.codes.data_ptr(),
             scales=0 if coded is None else coded.scales.data_ptr(),
-            rounded=0 if coded is None else out.data_ptr(),
+            rounded=0 if coded is None or codes_only else out.data_ptr(),
             eps=eps,
             residual=0 if residual is None else residual.data_ptr(),
             bias=0 if bias is None else bias.data_ptr(),
@@ -158,7 +166,14 @@ class Kernels:
         return out
 
     def _prepare_norm(self, form: norm.NormOptions, rows: int, channels: int) -> norm.PreparedNorm:
-        return norm.prepare(form, rows=rows, channels=channels, dtype=self.element, gpu=self.gpu)
+        return norm.prepare(
+            form,
+            rows=rows,
+            channels=channels,
+            dtype=self.element,
+            gpu=self.gpu,
+            batch_invariant=self.batch_invariant,
+        )
 
     def activate_rows(self, form: activation.ActivationOptions, x: Tensor) -> Tensor:
         """Return act(x), or act(gate) * up of x[T 2I] = [gate | up] where the form is gated."""

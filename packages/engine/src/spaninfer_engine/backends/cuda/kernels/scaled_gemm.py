@@ -75,8 +75,12 @@ class ScaledGemm:
         """Have norms of `inner` channels write codes, for a weight with that many columns."""
         self._wanted.setdefault(inner, codes)
 
+    def expected(self, inner: int) -> Codes | None:
+        """Return the codes that norms of `inner` channels write; None where they write none."""
+        return self._wanted.get(inner)
+
     def coded_rows(self, x: Tensor) -> Scaled | None:
-        """Return room for the codes of x[M K], which is about to be written beside them.
+        """Return room for the codes of x[M K], which may be about to be written beside them.
 
         None where no weight expects any.
         """
@@ -88,6 +92,7 @@ class ScaledGemm:
         """Return the rows of x[M K] in codes."""
         if self._last is not None and self._last[0] is x and self._last[1].kind == codes:
             return self._last[1]
+        assert not x.is_meta, "rows of which only codes were written, and others since"
         x = x.contiguous()
         scaled = self._room(x, codes)
         out = scaled.codes.data_ptr(), scaled.scales.data_ptr()
@@ -97,9 +102,10 @@ class ScaledGemm:
     def _room(self, x: Tensor, codes: Codes) -> Scaled:
         rows, channels = x.shape
         shape = (rows,) if codes.group is None else (-(-channels // codes.group), rows)
+        device = self._kernels.device
         return Scaled(
-            torch.empty(x.shape, dtype=CODE_TYPES[codes.code], device=x.device),
-            torch.empty(shape, dtype=torch.float32, device=x.device),
+            torch.empty(x.shape, dtype=CODE_TYPES[codes.code], device=device),
+            torch.empty(shape, dtype=torch.float32, device=device),
             codes,
         )
 
