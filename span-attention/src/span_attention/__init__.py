@@ -11,7 +11,7 @@ Conventions of all operators:
   the current stream of the first array's framework is used.
 """
 
-from span_attention import append, decode, merge, mla, prefill, ragged, sparse
+from span_attention import append, decode, expand, merge, mla, prefill, ragged, sparse
 from span_attention.decode import BatchDecode
 from span_attention.layout import ArrayStrides, Format, SpanLayout
 from span_attention.mla import BatchMLA
@@ -34,6 +34,7 @@ __all__ = [
     "append",
     "attend_selected",
     "decode",
+    "expand",
     "merge",
     "mla",
     "prefill",

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from span_attention.prefill.batch import BatchPrefill
 from span_attention.prefill.options import PrefillOptions
-from span_attention.prefill.prepared import PreparedPrefill, prepare
+from span_attention.prefill.prepared import PreparedPrefill, is_special, prepare
 from span_attention.prefill.variants import VARIANTS
 
-__all__ = ["VARIANTS", "BatchPrefill", "PrefillOptions", "PreparedPrefill", "prepare"]
+__all__ = [
+    "VARIANTS",
+    "BatchPrefill",
+    "PrefillOptions",
+    "PreparedPrefill",
+    "is_special",
+    "prepare",
+]

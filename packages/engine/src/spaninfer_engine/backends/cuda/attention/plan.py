@@ -10,6 +10,11 @@ import torch
 from span_attention import BatchDecode, BatchMLA, BatchPrefill, SpanLayout, Spans, append
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.attention.expanded import (
+    ExpandedPrefill,
+    Expansion,
+    columns_to_expand,
+)
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.torch.attention import (
@@ -22,7 +27,7 @@ from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import Rotation, SpanCache
 
 Made = TypeVar("Made")
-Attention: TypeAlias = BatchDecode | BatchMLA | BatchPrefill
+Attention: TypeAlias = BatchDecode | BatchMLA | BatchPrefill | ExpandedPrefill
 
 
 class Pool(NamedTuple):
@@ -136,18 +141,34 @@ class Plan:
             )
             planned.append(decode)
         if len(slices.rows) > decodes:
-            prefill = kernels.attention.batch_prefill(layout, heads)
-            prefill.plan(
-                slices.bounds[decodes:],
-                slices.lengths[decodes:],
-                tables,
-                table_rows=slices.rows[decodes:],
-                num_tokens=rows,
-                window=window,
-                stream=stream,
-            )
-            planned.append(prefill)
+            planned.append(self._plan_prefill(group, heads, window, rows, decodes))
         return tuple(planned)
+
+    def _plan_prefill(
+        self, group: int, heads: int, window: int | None, rows: int, decodes: int
+    ) -> BatchPrefill | ExpandedPrefill:
+        """Return the attention of the slices behind the decodes."""
+        slices, kernels = self.slices, self._kernels
+        layout, tables = self.pools[group].layout, slices.tables[group]
+        bounds, lengths = slices.bounds[decodes:], slices.lengths[decodes:]
+        columns = columns_to_expand(slices.prefills, layout.span_len)
+        # What a window hides may lie in spans that others have by now.
+        if columns is not None and window is None and kernels.attention.expands(layout):
+            asked = Expansion(tables, slices.rows[decodes:], lengths, columns)
+            expanded = ExpandedPrefill(kernels, layout, heads, asked, bounds)
+            expanded.plan(rows)
+            return expanded
+        prefill = kernels.attention.batch_prefill(layout, heads)
+        prefill.plan(
+            bounds,
+            lengths,
+            tables,
+            table_rows=slices.rows[decodes:],
+            num_tokens=rows,
+            window=window,
+            stream=kernels.stream,
+        )
+        return prefill
 
     def _plan_mla(self, group: int, heads: int, rows: int) -> Iterator[BatchMLA]:
         """Yield the latent attention of decodes, and that of longer slices."""

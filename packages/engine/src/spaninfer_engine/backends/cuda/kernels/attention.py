@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from span_attention import (
     BatchDecode,
     BatchMLA,
@@ -13,15 +15,20 @@ from span_attention import (
     SpanLayout,
     Spans,
     decode,
+    expand,
     mla,
+    prefill,
     sparse,
 )
+from spaninfer_kernel_launch import prepared_once
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.sizes import ROWS
 
 if TYPE_CHECKING:
     from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
+
+_KEPT = 256  # numbers of sequences and of their spans that are expanded
 
 
 class AttentionKernels:
@@ -33,6 +40,9 @@ class AttentionKernels:
         self._latents: set[tuple[SpanLayout, int]] = set()
         self._selected_latents: set[tuple[SpanLayout, int]] = set()
         self._index_heads: set[int] = set()
+        self.expands = lru_cache(_KEPT)(self._is_better_expanded)
+        self.expansion = prepared_once(_KEPT)(self._prepare_expansion)
+        self.expanded_tables = lru_cache(_KEPT)(self._make_expanded_tables)
 
     def prepare_every_size(self) -> None:
         """Prepare the decodes that came so far for all numbers of rows."""
@@ -65,6 +75,35 @@ class AttentionKernels:
         """Return the attention of slices of any length over spans of a layout, to be planned."""
         splits = not self._kernels.batch_invariant
         return BatchPrefill(layout, num_heads=heads, dtype=self._kernels.element, splits=splits)
+
+    def _is_better_expanded(self, layout: SpanLayout) -> bool:
+        """Return True if prompts of a layout, codes, are better read as floats.
+
+        Captured steps read them as codes, so that invariant batches do so everywhere.
+        """
+        kernels = self._kernels
+        if kernels.batch_invariant or not expand.takes(layout):
+            return False
+        floats = expand.expanded_layout(self._dtype_name, layout)
+        return prefill.is_special(prefill.PrefillOptions(self._dtype_name), floats, kernels.gpu)
+
+    def _prepare_expansion(
+        self, layout: SpanLayout, sequences: int, columns: int, table_stride: int
+    ) -> expand.PreparedExpansion:
+        """Return the expansion of the codes of so many sequences with so many spans each."""
+        return expand.prepare(
+            self._dtype_name,
+            layout,
+            sequences=sequences,
+            columns=columns,
+            table_stride=table_stride,
+            gpu=self._kernels.gpu,
+        )
+
+    def _make_expanded_tables(self, sequences: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Return tables [R M] of expanded spans and their rows [R]."""
+        spans = torch.arange(sequences * columns, dtype=torch.int32, device=self._kernels.device)
+        return spans.view(sequences, columns), spans[:sequences]
 
     def has_mla(self, layout: SpanLayout) -> bool:
         """Return True if latents of a layout have kernels of their own on this GPU."""
