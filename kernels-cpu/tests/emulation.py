@@ -1,25 +1,30 @@
 """A pytest plugin for CPUs that lack an instruction: LLVM's definition of it in plain operations.
 
-    SPANINFER_CPU_TIER=avx512_bf16 python -m pytest -p emulation gemm/test_gemm.py
+    export NUMBA_CACHE_DIR=/tmp/emulated SPANINFER_CPU_TIER=avx512_bf16
+    python -m pytest -p emulation gemm/test_gemm.py
 
 So the layout of weights and activations, and the tiles, of every x86 tier are tested on any x86
 CPU. The registers of AMX are memory that all threads share, so kernels run on one: the process
 keeps to one CPU.
+
+Compiled kernels are kept as always, and this file is one of their sources: nothing else loads them.
+They need a folder of their own, since processes discard what was made from other sources.
 """
 
 import ctypes
 import os
-from contextlib import nullcontext
+from functools import cache
+from hashlib import sha256
 from inspect import Parameter, signature
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import types
-from spaninfer_kernels_cpu.codegen import amx, isa_level, vectors
-from spaninfer_kernels_cpu.codegen.compiled import NativeFunction
+from spaninfer_kernels_cpu.codegen import amx, compiled, isa_level, vectors
 from spaninfer_kernels_cpu.codegen.vectors import I32, I64
-from spaninfer_kernels_cpu.gemm import dot_product, gemm_kernel
+from spaninfer_kernels_cpu.gemm import dot_product
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 real = vectors.call
@@ -83,8 +88,8 @@ def dot_of_bf16(b, sums, left, right):
 
 
 # ---- tiles ---------------------------------------------------------------------------------------
-# Functions of Python, a tile being its number, which kernels call by address. Compiling them took
-# seven seconds of every run.
+# Functions of Python, a tile being its number, which kernels call by a symbol: one that another
+# process has compiled calls those of this one. Compiling them took seven seconds of every run.
 
 TILES = np.zeros((8, 16, 64), np.uint8)
 SIZES = np.zeros((8, 2), int)  # rows, bytes of a row
@@ -97,7 +102,8 @@ def stands_for_an_instruction(function):
     words = [I64] * len(given.parameters)
     called = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))(function)
     CALLED.append(called)
-    address = ctypes.cast(called, ctypes.c_void_p).value
+    symbol = f"emulated.amx.{function.__name__}"
+    binding.add_symbol(symbol, ctypes.cast(called, ctypes.c_void_p).value)
 
     def typed(_context, *arguments):
         def emit(context, b, _signature, values):
@@ -106,7 +112,8 @@ def stands_for_an_instruction(function):
                 for kind, value in zip(arguments, values, strict=True)
             ]
             kind = ir.FunctionType(ir.VoidType(), words)
-            b.call(b.inttoptr(I64(address), kind.as_pointer()), numbers)
+            known = b.module.globals
+            b.call(known.get(symbol) or ir.Function(b.module, kind, symbol), numbers)
             return context.get_dummy_value()
 
         return types.void(*arguments), emit
@@ -169,24 +176,10 @@ def release():
 # ---- the plugin ----------------------------------------------------------------------------------
 
 
-class NoFiles:
-    """A cache on disk that takes and holds nothing."""
-
-    def read(self, _name):
-        return None
-
-    def write(self, _name, _content):
-        pass
-
-    def locked(self, _name):
-        return nullcontext()
-
-
-def make(native, function, signature):
-    """What is emulated is for this process alone: it calls Python, and other CPUs do without."""
-    made(native, function, signature)
-    if function.__module__ == gemm_kernel.__name__:
-        native._files = NoFiles()
+@cache
+def digest_of_sources():
+    """What differs whenever a source of the package does, or this file."""
+    return sha256(of_package().encode() + Path(__file__).read_bytes()).hexdigest()[:16]
 
 
 def pytest_configure():
@@ -196,11 +189,11 @@ def pytest_configure():
     for function in (configure, zero, load, store, add_bytes, add_bf16, release):
         setattr(amx, function.__name__, stands_for_an_instruction(function))
     amx.permitted = lambda: True
-    NativeFunction.__init__ = make
+    compiled.digest_of_sources = digest_of_sources
     start = ThreadPool.__init__
     ThreadPool.__init__ = lambda pool, *_: start(pool, 1)  # all threads would share the registers
     isa_level.features = lambda: frozenset().union(*(level.needs for level in isa_level.ISA_LEVELS))
 
 
-made = NativeFunction.__init__
+of_package = compiled.digest_of_sources
 vectors.call = dot_product.call = call
