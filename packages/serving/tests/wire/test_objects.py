@@ -99,6 +99,21 @@ def test_what_asks_for_something_inside_of_an_object_is_refused_by_its_path(aske
     assert caught.value.message.startswith(param)
 
 
+@pytest.mark.parametrize("enabled", [0, 0.0, True, "false"])
+def test_a_switch_that_has_to_be_false_takes_nothing_else(enabled):
+    document = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": "x"},
+        "citations": {"enabled": enabled},
+    }
+    asked = {"max_tokens": 1, "messages": [{"role": "user", "content": [document]}]}
+
+    with pytest.raises(Problem) as caught:
+        parse(MessagesRequest, json.dumps(asked).encode())
+
+    assert caught.value.param == "messages[0].content[0].citations.enabled"
+
+
 def test_what_openais_client_makes_of_an_answer_is_taken_back():
     responses = pytest.importorskip("openai.types.responses")
     said = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag
+from pydantic_core import PydanticKnownError
 
 from spaninfer_serving.wire.fields import ObjectFields, type_discriminator
 
@@ -97,10 +98,17 @@ class ContentSource(ObjectFields):
     content: str | Annotated[list[PageBlock], Field(fail_fast=True)]
 
 
+def _a_boolean(given: object) -> object:
+    """Refuse 0, which a literal False would take: they are equal."""
+    if not isinstance(given, bool):
+        raise PydanticKnownError("bool_type")
+    return given
+
+
 class NoCitations(ObjectFields):
     """The switch of citations, which there are none of here."""
 
-    enabled: Literal[False] = False
+    enabled: Annotated[Literal[False], BeforeValidator(_a_boolean)] = False
 
 
 class DocumentBlock(Block):
