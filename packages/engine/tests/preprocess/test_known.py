@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -91,8 +90,7 @@ def test_a_file_is_decoded_and_prepared_once(
 def test_few_threads_prepare_media_at_a_time_and_the_others_find_what_they_made(
     preparer: MediaProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = min(processing.AT_ONCE, os.cpu_count() or 1)
-    together = Barrier(at_once, timeout=60)
+    together = Barrier(processing.AT_ONCE, timeout=60)
     decoded = []
     real = processing.decoded
 
@@ -107,7 +105,7 @@ def test_few_threads_prepare_media_at_a_time_and_the_others_find_what_they_made(
     with ThreadPoolExecutor(12) as clients:
         found = list(clients.map(lambda _: preparer.prepare(part), range(12)))
 
-    assert len(decoded) == at_once
+    assert len(decoded) == processing.AT_ONCE
     assert len({each.input.digest for each in found}) == 1
 
 

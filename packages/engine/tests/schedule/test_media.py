@@ -82,13 +82,17 @@ def test_a_picture_that_begins_elsewhere_in_a_span_shares_no_prefix():
     assert bench.ended[2].usage.cached_len == 0
 
 
-def test_beside_decodes_towers_see_media_in_one_step_of_two_and_little_at_a_time():
-    bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, context=100)
+def show_six_pictures_beside_a_decode(bench):
     bench.add(request(1, [1, 2], sampling=upto(60)))
     bench.step()
     for number in range(2, 8):
         bench.add(asked(number, number, (f"picture {number}", 12), 3, max_tokens=2))
     bench.run()
+
+
+def test_beside_decodes_towers_see_media_in_one_step_of_two_and_little_at_a_time():
+    bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, context=100)
+    show_six_pictures_beside_a_decode(bench)
 
     counts = [len(names) for names in encoded(bench.runner.steps)]
     assert sum(counts) == 6
@@ -102,11 +106,7 @@ def test_beside_decodes_towers_see_media_in_one_step_of_two_and_little_at_a_time
 
 def test_where_many_media_wait_towers_see_some_in_every_step():
     bench = Bench(num_spans=(200,), max_encoded=200, step_tokens=16, pause_tokens=32, context=100)
-    bench.add(request(1, [1, 2], sampling=upto(60)))
-    bench.step()
-    for number in range(2, 8):
-        bench.add(asked(number, number, (f"picture {number}", 12), 3, max_tokens=2))
-    bench.run()
+    show_six_pictures_beside_a_decode(bench)
 
     counts = [len(names) for names in encoded(bench.runner.steps)]
     first = counts.index(1)

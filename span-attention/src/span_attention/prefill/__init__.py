@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from span_attention.prefill.batch import BatchPrefill
 from span_attention.prefill.options import PrefillOptions
-from span_attention.prefill.prepared import PreparedPrefill, is_special, prepare
+from span_attention.prefill.prepared import PreparedPrefill, has_hopper_kernel, prepare
 from span_attention.prefill.variants import VARIANTS
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "BatchPrefill",
     "PrefillOptions",
     "PreparedPrefill",
-    "is_special",
+    "has_hopper_kernel",
     "prepare",
 ]

@@ -113,8 +113,8 @@ class PreparedPrefill:
         return self._kernel.most_sharers if few else 0
 
 
-def is_special(options: PrefillOptions, layout: SpanLayout, gpu: Gpu) -> bool:
-    """Return True if spans of this layout have a kernel for this GPU's architecture alone."""
+def has_hopper_kernel(options: PrefillOptions, layout: SpanLayout, gpu: Gpu) -> bool:
+    """Return True if hopper.cu reads spans of this layout on this GPU."""
     is_hopper = gpu.arch == hopper.ARCHITECTURE
     return is_hopper and hopper.variant_for(options, layout, splits=False) is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Semaphore
@@ -65,7 +64,7 @@ class MediaProcessor:
     def __init__(self, processors: Processors, layout: MediaLayout, tokenizer: Tokenizer) -> None:
         self._processors, self._layout, self._tokenizer = processors, layout, tokenizer
         self.known, self.digests = KnownMedia(), FileDigests()
-        self._turns = Semaphore(min(AT_ONCE, os.cpu_count() or 1))
+        self._turns = Semaphore(AT_ONCE)
 
     @property
     def kinds(self) -> frozenset[MediaKind]:

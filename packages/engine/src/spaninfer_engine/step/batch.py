@@ -62,9 +62,10 @@ class Batch:
     masked: Bools  # [R] does a token mask limit what the device samples?
     num_decodes: int
     host_logits: Ints  # [N] the logits that the host asks for, ascending
-    num_samples: int = 0  # True in `samples`, `samples_on_device` and `masked`: counts of Python
-    num_device_samples: int = 0  # are read in 30 ns, an array answers in 500 to 2000
-    num_masked: int = 0
+    # How many are True in the arrays: a number is read in 30 ns, an array answers in 500 to 2000.
+    num_samples: int
+    num_device_samples: int
+    num_masked: int
     device_reports: bool = False  # does the device report on prompts?
     media: tuple[MediaRows, ...] = ()
 
@@ -293,7 +294,10 @@ def cut_batch(lengths: Ints) -> Batch:
         samples_on_device=np.zeros(count, np.bool_),
         masked=np.zeros(count, np.bool_),
         num_decodes=0,
-        host_logits=np.zeros(0, np.int32),
+        host_logits=_NO_LOGITS,
+        num_samples=0,
+        num_device_samples=0,
+        num_masked=0,
     )
 
 

@@ -59,6 +59,9 @@ def largest_batch(sizes: Sizes, *, with_cached: bool = True) -> Batch:
         masked=nowhere,
         num_decodes=decodes,
         host_logits=np.arange(min(LOGITS_AT_ONCE, logits.sum()), dtype=np.int32),
+        num_samples=0,
+        num_device_samples=0,
+        num_masked=0,
     )
 
 

@@ -85,7 +85,9 @@ class AttentionKernels:
         if kernels.batch_invariant or not expand.takes(layout):
             return False
         floats = expand.expanded_layout(self._dtype_name, layout)
-        return prefill.is_special(prefill.PrefillOptions(self._dtype_name), floats, kernels.gpu)
+        return prefill.has_hopper_kernel(
+            prefill.PrefillOptions(self._dtype_name), floats, kernels.gpu
+        )
 
     def _prepare_expansion(
         self, layout: SpanLayout, sequences: int, columns: int, table_stride: int

@@ -29,7 +29,7 @@ from spaninfer_engine.backends.cuda.kernels.experts import ExpertKernels
 from spaninfer_engine.backends.cuda.kernels.heads import Heads, dense_rows
 from spaninfer_engine.backends.cuda.kernels.invariant_gemm import InvariantGemm
 from spaninfer_engine.backends.cuda.kernels.scaled_gemm import ScaledGemm
-from spaninfer_engine.backends.cuda.kernels.sizes import DIVISIONS, ROWS
+from spaninfer_engine.backends.cuda.kernels.sizes import ROWS
 
 _KEPT = 4096  # prepared launches of a kind; one takes about 2 kB
 
@@ -109,7 +109,7 @@ class Kernels:
                 if self._gemm_is_faster(rows, outputs, inner, gate):
                     self._gemm(rows, outputs, inner, gate, None, inner)
         for form, channels in tuple(self._coded_norms):
-            for rows in DIVISIONS:
+            for rows in norm.ROWS_OF_DIVISIONS:
                 self._norm(form, rows, channels)
         self.experts.prepare_every_size()
         self.attention.prepare_every_size()
