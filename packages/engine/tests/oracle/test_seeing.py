@@ -54,12 +54,13 @@ def clip(num_frames: int, height: int, width: int, fps: float = 2.0) -> dict[str
     return {"type": "video", "video": Video(frames, tuple(range(num_frames)), fps, num_frames)}
 
 
-def expected(oracle: Oracle, prompt: Any, count: int) -> list[int]:
-    """Return greedy tokens of transformers' model over the same ids and patches."""
-    ids = list(prompt)
-    for _ in range(count):
-        ids.append(int(without_pads(logits_of(oracle.model, prompt, ids)[-1]).argmax()))
-    return ids[len(prompt) :]
+def expected(oracle: Oracle, prompt: Any, told: Sequence[int]) -> list[int]:
+    """Return greedy tokens of transformers' model over the same ids and patches, each behind those
+    that were told before it: the first that was told wrongly is none of them.
+    """
+    logits = logits_of(oracle.model, prompt, [*prompt, *told])
+    greedy: list[int] = without_pads(logits)[len(prompt) - 1 : -1].argmax(-1).tolist()
+    return greedy
 
 
 def logits_of(model: Any, prompt: Any, ids: Sequence[int], **given: Any) -> Any:
@@ -113,7 +114,7 @@ def test_greedy_tokens_are_those_of_transformers(
 
     prompt = running.encode_chat(messages)
     assert told.prompt_ids == tuple(prompt)
-    assert list(told.token_ids) == expected(seeing.oracle, prompt, len(told.token_ids))
+    assert list(told.token_ids) == expected(seeing.oracle, prompt, told.token_ids)
 
 
 @pytest.mark.slow
@@ -128,7 +129,7 @@ def test_a_wide_tower_sees_as_exactly_from_pictures_to_tokens(
     with seeing.engine(backend, step_tokens=24) as engine:
         told, prompt = engine.chat(messages, **GREEDY), engine.encode_chat(messages)
 
-    assert list(told.token_ids) == expected(seeing.oracle, prompt, len(told.token_ids))
+    assert list(told.token_ids) == expected(seeing.oracle, prompt, told.token_ids)
 
 
 def positions_by_definition(name: str, prompt: Any, count: int) -> Any:
@@ -181,8 +182,9 @@ def test_requests_beside_each_other_see_their_own_pictures(seeing: Seeing, runni
     told = running.chat(asked, **GREEDY)
 
     for messages, answer in zip(asked, told, strict=True):
-        wanted = expected(seeing.oracle, running.encode_chat(messages), 8)
+        wanted = expected(seeing.oracle, running.encode_chat(messages), answer.token_ids)
         assert list(answer.token_ids) == wanted
+        assert len(wanted) == 8
 
 
 def test_ten_turns_about_one_picture_encode_it_once(seeing: Seeing) -> None:
@@ -192,8 +194,10 @@ def test_ten_turns_about_one_picture_encode_it_once(seeing: Seeing) -> None:
             told = engine.chat(messages, **GREEDY)
             messages += [{"role": "assistant", "content": told.text}, user(f"And {turn}?")]
             if turn in (0, 9):
-                wanted = expected(seeing.oracle, engine.encode_chat(messages[: 2 * turn + 1]), 8)
+                prompt = engine.encode_chat(messages[: 2 * turn + 1])
+                wanted = expected(seeing.oracle, prompt, told.token_ids)
                 assert list(told.token_ids) == wanted
+                assert len(wanted) == 8
 
         assert engine.stats().encoded_media == 1
         assert engine.stats().prefix_hit_tokens > 0
@@ -214,8 +218,9 @@ def test_a_preempted_request_sees_its_picture_again(seeing: Seeing) -> None:
         stats = engine.stats()
 
         for messages, answer in zip(asked, told, strict=True):
-            wanted = expected(seeing.oracle, engine.encode_chat(messages), 40)
+            wanted = expected(seeing.oracle, engine.encode_chat(messages), answer.token_ids)
             assert list(answer.token_ids) == wanted
+            assert len(wanted) == 40
         assert stats.preemptions > 0
 
 
