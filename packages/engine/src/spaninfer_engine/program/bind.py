@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import TypeAlias
 
 from spaninfer_engine.ops.bound import BoundKernel, BoundProgram, ProgramKey, Programs
 from spaninfer_engine.ops.fuse import single
@@ -103,9 +104,9 @@ def _matches(program: Program, ops: Ops[A]) -> Iterator[Match]:
     """Cut the program into claimed sequences and single operations."""
     readers = Counter(name for operation in program.operations for name in operation.inputs)
     readers[program.result] += 1
-    start = 0
+    start, longest = 0, max((len(claim.pattern) for claim in ops.claims), default=1)
     while start < len(program.operations):
-        rest = program.operations[start:]
+        rest = program.operations[start : start + longest]
         found = (find_match(claim, rest, readers) for claim in ops.claims)
         match = next((match for match in found if match is not None), None)
         if match is None:
@@ -124,14 +125,14 @@ def find_match(
     `readers` counts who reads each value from there on: one that the claim keeps to itself, or
     overwrites, must have no reader outside.
     """
-    taken = tuple(operations[: len(claim.pattern)])
-    if len(taken) < len(claim.pattern):
+    lines = _parsed(claim.pattern)
+    taken = tuple(operations[: len(lines)])
+    if [operator for _, operator, _ in lines] != [operation.operator for operation in taken]:
         return None
     values: dict[str, str] = {}  # letter -> value
     made: list[str] = []  # letters that the sequence produces
-    for line, operation in zip(claim.pattern, taken, strict=True):
-        outputs, operator, inputs = _parse(line)
-        if operator != operation.operator or not _unify(inputs, operation.inputs, values):
+    for (outputs, _, inputs), operation in zip(lines, taken, strict=True):
+        if not _unify(inputs, operation.inputs, values):
             return None
         if len(outputs) != len(operation.outputs):
             return None
@@ -146,11 +147,20 @@ def find_match(
     return Match(claim, taken, outside, tuple(values[letter] for letter in results))
 
 
-def _parse(line: str) -> tuple[list[str], str, list[str]]:
-    """Take "h = add x y" apart: outputs, operator, inputs."""
+Line: TypeAlias = tuple[tuple[str, ...], str, tuple[str, ...]]
+"""Of a pattern: outputs, operator, inputs."""
+
+
+@cache
+def _parsed(pattern: tuple[str, ...]) -> tuple[Line, ...]:
+    """Take the lines of a pattern apart, "h = add x y"."""
+    return tuple(map(_parse, pattern))
+
+
+def _parse(line: str) -> Line:
     left, equals, right = line.partition("=")
     operator, *inputs = (right if equals else left).split()
-    return left.split() if equals else [], operator, inputs
+    return tuple(left.split()) if equals else (), operator, tuple(inputs)
 
 
 def _unify(letters: Sequence[str], names: Sequence[str], values: dict[str, str]) -> bool:
