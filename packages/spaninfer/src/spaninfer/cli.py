@@ -20,7 +20,7 @@ from spaninfer_engine.tools import tune as tune_kernels
 from spaninfer_serving.tools import hash_of, traits_of
 
 from spaninfer import hub, options, serve_options, show
-from spaninfer.bench.commands import app as bench_app
+from spaninfer.bench.group import app as bench_app
 from spaninfer.chat import Chat
 from spaninfer.doctor import examine
 from spaninfer.fit import PlannedFor, Wanted, planned

@@ -68,6 +68,15 @@ def read(file: Traversable, find: Find) -> ModelSpec:
     return _read(file, find, ())
 
 
+def read_names(file: Traversable) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return `hf` and `model_type` of a TOML file, which no file inherits, and read nothing else.
+
+    To find one architecture takes the names of all: 40 ms of CPU time, and all that they say 120
+    (EPYC Zen 4).
+    """
+    return _names(file.name, _toml(file))
+
+
 def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> ModelSpec:
     if file in below or len(below) > MAX_ANCESTORS:
         chain = " -> ".join(each.name.removesuffix(".toml") for each in (*below, file))
@@ -76,8 +85,8 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     entries = dict(_entries(words, file.name))
     top = {key: value for key, value in words.items() if not isinstance(value, dict)}
     _known(file.name, "", top, TOP)
-    hf, kind = _texts(file.name, "hf", top), top.get("kind")
-    text = _texts(file.name, "text", top)
+    hf, model_type = _names(file.name, top)
+    text, kind = _texts(file.name, "text", top), top.get("kind")
     above = {
         key: _read(_ancestor(file, key, top[key], find), find, (*below, file))
         for key in ("inherits", "tower")
@@ -94,11 +103,9 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
     kind = kind or "decoder"
     if kind not in KINDS:
         raise SpecError(file.name, "", "kind", f"expected one of {', '.join(KINDS)}, got {kind!r}")
-    name = file.name.removesuffix(".toml")
-    model_type = _texts(file.name, "model_type", top) or (name,)
     checked = _texts(file.name, "checked", top)
     return ModelSpec(
-        name=name,
+        name=_name(file.name),
         source=file.name,
         hf=hf,
         model_type=model_type,
@@ -108,6 +115,15 @@ def _read(file: Traversable, find: Find, below: tuple[Traversable, ...]) -> Mode
         checked=checked,
         entries=MappingProxyType(entries),
     )
+
+
+def _name(source: str) -> str:
+    """Return the architecture's name."""
+    return source.removesuffix(".toml")
+
+
+def _names(source: str, top: Mapping[str, object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return _texts(source, "hf", top), _texts(source, "model_type", top) or (_name(source),)
 
 
 def _of_towers(spec: ModelSpec) -> dict[tuple[str, str], Entry]:

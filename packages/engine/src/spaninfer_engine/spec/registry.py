@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from spaninfer_engine.errors import ConfigError, UnknownArchitecture
-from spaninfer_engine.spec.read import ModelSpec, read
+from spaninfer_engine.spec.read import ModelSpec, read, read_names
 
 GROUP = "spaninfer.architectures"
 BUNDLED = "spaninfer_engine.architectures"
@@ -72,9 +72,9 @@ def library() -> Mapping[str, Traversable]:
 def by_class() -> Mapping[str, tuple[str, ...]]:
     """Return the architectures' names for each name under `architectures` of config.json."""
     found: dict[str, tuple[str, ...]] = {}
-    for name in library():
-        for hf in _load_known(name).hf:
-            found[hf] = (*found.get(hf, ()), name)
+    for name, (classes, _) in _names().items():
+        for each in classes:
+            found[each] = (*found.get(each, ()), name)
     return MappingProxyType(found)
 
 
@@ -95,10 +95,15 @@ def _has(config: Mapping[str, object], path: str, wanted: str) -> bool:
 def by_model_type() -> Mapping[str, str]:
     """Return the architecture's name for each `model_type` of config.json."""
     found: dict[str, str] = {}
-    for name in library():
-        for model_type in _load_known(name).model_type:
-            found.setdefault(model_type, name)
+    for name, (_, model_types) in _names().items():
+        for each in model_types:
+            found.setdefault(each, name)
     return MappingProxyType(found)
+
+
+def _names() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return what config.json calls each known architecture: classes, and model types."""
+    return {name: read_names(file) for name, file in library().items()}
 
 
 @functools.cache

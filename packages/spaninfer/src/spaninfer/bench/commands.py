@@ -24,6 +24,7 @@ from spaninfer.bench.arguments import (
     engine_on,
 )
 from spaninfer.bench.compare import compare
+from spaninfer.bench.group import HELP
 from spaninfer.bench.kv_tiers import measure_kv_tiers
 from spaninfer.bench.media_commands import app as media_app
 from spaninfer.bench.options.run import FOR_CPUS, FOR_GPUS, OPTIONS, Rounds, measure_options
@@ -55,7 +56,7 @@ from spaninfer.threads import keep_to, num_api_servers
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Time engine and kernels, count right answers, compare and draw records.",
+    help=HELP,
 )
 
 _MAX_LEN = 16384  # of named shapes: what the other engines were given
