@@ -33,6 +33,8 @@ real = vectors.call
 def call(b, name, *arguments):
     if "vpdpbusd" in name or "usdot" in name:
         return b.call(defined(b.module, name, dot_of_bytes), arguments)
+    if "vpdpwssd" in name:
+        return b.call(defined(b.module, name, dot_of_words), arguments)
     if "pshuf.b.512" in name:
         return b.call(defined(b.module, name, table_entries), arguments)
     if "dpbf16ps" in name or "bfdot" in name:
@@ -56,9 +58,20 @@ def defined(module, name, definition):
 def dot_of_bytes(b, sums, unsigned, signed):
     """sums + four products of an unsigned and a signed byte per lane."""
     wide = ir.VectorType(I32, unsigned.type.count)
-    products = b.mul(b.zext(unsigned, wide), b.sext(signed, wide))
-    for place in range(4):
-        lanes = [4 * i + place for i in range(sums.type.count)]
+    return added(b, sums, b.mul(b.zext(unsigned, wide), b.sext(signed, wide)))
+
+
+def dot_of_words(b, sums, left, right):
+    """sums + two products of int16 per lane."""
+    wide = ir.VectorType(I32, left.type.count)
+    return added(b, sums, b.mul(b.sext(left, wide), b.sext(right, wide)))
+
+
+def added(b, sums, products):
+    """sums + the products of each lane, which are neighbours."""
+    each = products.type.count // sums.type.count
+    for place in range(each):
+        lanes = [each * i + place for i in range(sums.type.count)]
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
         sums = b.add(sums, b.shuffle_vector(products, products, mask))
     return sums

@@ -21,6 +21,7 @@ MARKS = {
     "int4": r"\busdot\b",
     "bfloat16": r"\bbfdot\b",
     "float32": r"\bfmla\b",
+    "w13a13": r"\bsmull2?\b",
 }
 ATTENTION = ("bfloat16 attention", "uint4 attention")
 CASES = [

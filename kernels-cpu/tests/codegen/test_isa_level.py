@@ -32,11 +32,14 @@ NEOVERSE = frozenset({"neon", "i8mm", "bf16"})
 
 PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis takes half a second to import
 
-MARKS = {  # instructions, and the tiers whose new kinds use them
+WIDE = Format("w13a13", 64)
+MARKS = {  # instructions, and the tiers whose new kinds use them, or WIDE
     r"vpmaddubsw": {"avx2"},
     r"vpdpbusd\s.*%ymm": {"avx2_vnni"},
     r"vpdpbusd\s.*%zmm": {"avx512_vnni", "amx_bf16", "amx"},
     r"vdpbf16ps\s.*%zmm": {"avx512_bf16"},
+    r"vpdpwssd\s.*%ymm": {"avx2_vnni"},
+    r"vpdpwssd\s.*%zmm": {"avx512_vnni", "avx512_bf16", "amx_bf16", "amx"},
     r"tdpbsud\s": {"amx_bf16", "amx"},
     r"tdpbf16ps\s": {"amx_bf16"},
     r"ldtilecfg\s": {"amx_bf16", "amx"},
@@ -222,6 +225,9 @@ def test_tiles_of_a_block_leave_their_weights_to_the_tile_before():
     assert (micro.one.ahead, micro.small.ahead, micro.medium.ahead) == (2048, 0, 0)
 
 
+WIDE_TIERS = ("portable", "avx2_vnni", "avx512_vnni")
+"""Those that multiply codes of 16 bits in a way of their own, besides avx2."""
+
 PUBLISHED = {  # codes: six seconds each where instructions are emulated
     "portable": ("Q6_K", "IQ4_XS"),
     "avx512_vnni": ("IQ4_XS", "pairs_g32"),
@@ -276,6 +282,8 @@ def test_gemms_are_right_at_every_isa_level(level, cache):
             kind if False in rounded else f"{kind}_activations"
             for kind, rounded in new_ways(level).items()
         )
+        if level.name in WIDE_TIERS:
+            chosen["gemm/test_gemm.py"] += f" or {WIDE.kind} or 16_bits_with_a_sign"
 
     run_tests(level, chosen, cache)
 
@@ -331,6 +339,11 @@ def test_codes_are_unpacked_for_many_rows_where_256_bits_are_multiplied_at_a_tim
     }
 
     assert unpacked == {("avx2", kind) for kind in ("int6", "int5", "int3")}
+    assert {
+        level.name
+        for level in ISA_LEVELS
+        if micro_kernels(WIDE, rounded=False, level=level)[1].unpacks
+    } == {"avx2"}
 
 
 def run_tests(level, chosen, cache):
@@ -372,6 +385,8 @@ def test_kernels_hold_the_instructions_of_their_isa_level_and_of_no_other(level)
         format = Format(kind)
         for chosen in {micro_kernels(format, rounded=rounded, level=level) for rounded in ways}:
             code += lowered(tiles_of(*chosen), (types.int64,) * 6).assembly(target)
+    wide = micro_kernels(WIDE, rounded=False, level=level)
+    code += lowered(tiles_of(*wide), (types.int64,) * 6).assembly(target)
 
     for pattern, users in MARKS.items():
         assert bool(re.search(pattern, code)) == (level.name in users), pattern

@@ -12,7 +12,7 @@ import pytest
 import spaninfer_op_reference as definition
 from code_forms import FORMS, PAIR, made, meant
 from numpy.typing import NDArray
-from spaninfer_kernels_cpu import FormatError, pack_codes
+from spaninfer_kernels_cpu import Format, FormatError, pack, pack_codes
 from spaninfer_kernels_cpu.elementwise import (
     formula_call,
     gather_call,
@@ -88,6 +88,13 @@ def test_rows_are_not_read_from_pairs() -> None:
     table = pack_codes([made(name, 1, 64, 64)], FORMS[name])
 
     with pytest.raises(FormatError, match="codes of one number"):
+        coded_rows_call.embed_codes_call(table, ids=0, out=Matrix(0, 0))
+
+
+def test_rows_are_not_read_from_codes_of_16_bits() -> None:
+    table = pack(np.ones((64, 64), np.float32), Format("w13a13", 64))
+
+    with pytest.raises(FormatError, match="of at most 8 bits"):
         coded_rows_call.embed_codes_call(table, ids=0, out=Matrix(0, 0))
 
 

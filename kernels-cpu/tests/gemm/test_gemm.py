@@ -45,6 +45,7 @@ FORMATS = [
     *(Format("int4", group) for group in (None, 32, 64, 128)),
     Format("int3.5", 32),
     *(Format("w7a7", group) for group in (None, 32)),
+    *(Format("w13a13", group) for group in (32, 128)),
 ]
 SIZES = [(1, 1), (16, 64), (17, 33), (64, 128), (65, 7), (100, 250), (192, 896), (130, 1031)]
 TOKENS = [1, 2, 5, 13, 64]
@@ -122,6 +123,40 @@ def test_the_largest_codes_of_16_bits_do_not_overflow():
             linear(x, weight, out=out)
 
             np.testing.assert_allclose(out, x.astype(np.float64) @ unpack(weight).T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_sums_of_the_largest_codes_of_16_bits_with_a_sign_are_whole(group):
+    """128 products of 4,095 by 4,097 are 127 less than what 32 bits hold."""
+    signs = np.where(np.random.default_rng(7).random((64, 512)) < 0.5, -1, 1).astype(np.float32)
+    signs[0], signs[1] = 1, -1
+    weight = pack(signs, Format("w13a13", group))
+    x = np.concatenate([signs[:12], -signs[:5]])
+    for rows in (x[:1], x[:4], x):
+        out = np.full((len(rows), 64), NAN)
+        linear(rows, weight, out=out)
+
+        np.testing.assert_allclose(out, rows @ unpack(weight).T, rtol=1e-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_an_outlier_takes_digits_from_its_own_group_alone(group):
+    rng = np.random.default_rng(12)
+    weight = rng.standard_normal((70, 640), np.float32)
+    x = rng.standard_normal((9, 640), np.float32)
+    x[:, 5] *= 50
+    out = np.full((9, 70), NAN)
+
+    linear(x, pack(weight, Format("w13a13", group)), out=out)
+
+    truth = x.astype(np.float64) @ weight.astype(np.float64).T
+    most = min(32767, (2**31 - 1) // (4095 * group))
+    groups = np.abs(x).reshape(9, -1, group).max(2), np.abs(weight).reshape(70, -1, group).max(2)
+    steps = np.repeat(groups[0] / most, group, 1), np.repeat(groups[1] / 4064, group, 1)
+    bound = steps[0] @ np.abs(weight).T / 2 + np.abs(x) @ steps[1].T / 2 + 1e-3
+    assert (np.abs(out - truth) <= bound).all()
+    cosines = (out * truth).sum(1) / np.sqrt((out**2).sum(1) * (truth**2).sum(1))
+    assert (cosines >= 1 - 2e-6).all()
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, None])
@@ -309,15 +344,21 @@ def activations(x, layout):
     parts = []
     for start in range(0, layout.channels, layout.group_channels):
         group = x[:, start : start + layout.group_channels]
-        narrow = layout.format.kind == "w7a7"
-        codes, scale = (narrow_rows if narrow else quantize_rows)(group)
+        codes, scale = quantised_rows(group, layout)
         parts.append(codes.astype(np.float64) * scale)
     return np.concatenate(parts, axis=1)
 
 
-def narrow_rows(x):
-    """Codes of rows[T C] from -90 to 90, and scales[T 1]."""
-    scale = np.abs(x).max(1, keepdims=True) / np.float32(90)
+def quantised_rows(x, layout):
+    """Codes of a group of rows[T C], and scales[T 1].
+
+    From -90 to 90, or as far as 32 bits hold the sum of their products with as many of 4,095.
+    """
+    if layout.format.kind not in ("w7a7", "w13a13"):
+        return quantize_rows(x)
+    is_narrow = layout.format.kind == "w7a7"
+    most = 90 if is_narrow else min(32767, (2**31 - 1) // (4095 * layout.group_channels))
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(most)
     scale[scale == 0] = 1
     return np.rint(x / scale), scale
 

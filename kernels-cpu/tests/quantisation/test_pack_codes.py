@@ -101,17 +101,27 @@ def test_codes_without_scales_for_their_groups_are_refused():
         pack_codes([weight], Format("codes", 64, FORMS["Q4_0"].codes))
     with pytest.raises(ShapeError, match=r"shifts: expected \(4, 2\) .*got none"):
         pack_codes([without], FORMS["Q4_1"])
-    with pytest.raises(FormatError, match="float32; codes are packed in formats that have some"):
+    with pytest.raises(FormatError, match="float32; codes are packed in formats with codes of"):
         pack_codes([weight], Format("float32"))
+    with pytest.raises(FormatError, match="w13a13; codes are packed in formats with codes of"):
+        pack_codes([weight], Format("w13a13", 64))
 
 
 def test_forms_that_are_none_are_refused():
     codes = Codes(4, 8, "float16", "none")
 
-    with pytest.raises(FormatError, match=r"codes have 9 bits; choose one of 2, .* or 7 of pairs"):
+    with pytest.raises(
+        FormatError, match=r"codes have 9 bits; choose one of 2, .* 7 of pairs, or 16 w"
+    ):
         Codes(9, 64, "float16", "none")
     with pytest.raises(FormatError, match="7 bits beside weights of 4; choose 8, or 7 or 16 besi"):
         Codes(4, 8, "bfloat16", "bias", activation_bits=7)
+    with pytest.raises(
+        FormatError, match=r"8 bits beside weights of 16; choose .* 16 beside those"
+    ):
+        Codes(16, 0, "bfloat16", "none")
+    with pytest.raises(FormatError, match="codes of 16 bits have a flat scale alone"):
+        Codes(16, 0, "bfloat16", "bias", activation_bits=16)
     with pytest.raises(FormatError, match="codes of pairs have a table or inner scales"):
         Codes(7, 5, "float16", "none", table=tuple(range(128)))
     with pytest.raises(FormatError, match=r"group is 16 for int3\.5"):

@@ -88,6 +88,27 @@ def test_narrow_weights_have_181_levels_as_far_apart_as_their_ends_allow(group):
     assert max(len(np.unique(each)) for each in result.reshape(-1, grouped.shape[-1])) <= 181
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("size", [(1, 1), (3, 77), (70, 256)], ids=str)
+def test_wide_weights_have_4095_steps_to_the_largest_of_a_group(group, size):
+    weight = np.random.default_rng(11).standard_t(4, size).astype(np.float32)
+    weight[-1] = 0
+    padded = np.zeros((size[0], -(-size[1] // group) * group), np.float32)
+    padded[:, : size[1]] = np.abs(weight)
+    largest = padded.reshape(size[0], -1, group).max(2)
+
+    result = unpack(pack(weight, Format("w13a13", group)))
+
+    step = np.repeat(largest / 4095 * 1.01, group, 1)[:, : size[1]]  # scales are bfloat16
+    assert (np.abs(result - weight) <= step / 2 + 1e-12).all()
+    np.testing.assert_array_equal(result, -unpack(pack(-weight, Format("w13a13", group))))
+
+
+def test_wide_weights_have_no_scale_per_row():
+    with pytest.raises(FormatError, match=r"group is None for w13a13; .* w13a13 32, 64 or 128"):
+        Format("w13a13")
+
+
 @pytest.mark.parametrize("kind", [kind for kind in GRIDS if kind != "int8"])
 @pytest.mark.parametrize("group", [None, 32, 128])
 def test_errors_of_fewer_bits_are_no_larger_than_those_of_a_grid_from_end_to_end(kind, group):

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--quantize",
         nargs="*",
-        default=["int8", "w7a7:row"],
+        default=["w13a13", "int8", "w7a7:row"],
         help="of ours, beside float32; a group behind a colon",
     )
     asked = parser.parse_args()
@@ -209,13 +209,14 @@ def _sessions(folder: Path) -> dict[str, Any]:
 
 def ours(folder: Path, format: str = "") -> Program:
     """Return an engine with the weights of a folder, quantised to a format."""
-    asked: tuple[Any, ...] = format.partition(":")
+    kind, _, group = format.partition(":")
+    channels: Any = int(group) if group.isdigit() else group or None
     engine = Engine(
         folder,
         backend="cpu",
         dtype="float32",
-        quantize=asked[0] or None,
-        quantize_group=asked[2] or None,
+        quantize=cast(Any, kind or None),
+        quantize_group=channels,
     )
     return lambda texts: engine.embed(texts, normalize=True)
 

@@ -39,7 +39,12 @@ SHAPES = (  # rows, outputs, channels: of MiniLM-L6 and bge-small, then of Qwen2
     "36x1536x384", "36x384x1536",
     "1024x1280x1176", "1024x3840x1280", "1024x1280x1280", "1024x5120x1280", "1024x1280x5120",
 )  # fmt: skip
-FORMATS = {"float32": Format("float32"), "int8": Format("int8"), "w7a7": Format("w7a7")}
+FORMATS = {
+    "float32": Format("float32"),
+    "w13a13": Format("w13a13", 64),
+    "int8": Format("int8"),
+    "w7a7": Format("w7a7"),
+}
 PEAKS_EVERY = 8  # rounds
 
 
@@ -106,7 +111,7 @@ def _in_turns(
     for number in range(asked.rounds):
         if number % PEAKS_EVERY == 0:
             for name, format in FORMATS.items():
-                reached = peak_gops(format.kind, group=None, cpus=asked.threads)
+                reached = peak_gops(format.kind, group=format.group, cpus=asked.threads)
                 peaks[name] = max(peaks[name], reached)
         for name in sorted(programs, reverse=number % 2 == 0):
             begin = clock()

@@ -75,14 +75,15 @@ def main() -> None:
         for _ in range(asked.rounds):
             embed(texts)
     kind, _, group = asked.quantize.partition(":")
+    channel_bytes = {"": 4, "w13a13": 2}.get(kind, 1)
     peak = peak_gops(kind or "float32", group=None if group == "row" else int(group or 32), cpus=1)
     spent, counts, operations = Counter[str](), Counter[str](), Counter[str]()
     for each, rounds in watch.rounds.items():
         for (call, _), taken in zip(each.parts, np.min(rounds, axis=0), strict=True):
-            name = _name(call)
+            name = _name(call, channel_bytes)
             spent[name] += int(taken)
             counts[name] += 1
-            operations[name] += _operations(call, asked.texts * asked.tokens)
+            operations[name] += _operations(call, channel_bytes, asked.texts * asked.tokens)
     whole = sum(spent.values())
     about = {
         "benchmark": "operators", "shape": asked.shape, "quantize": asked.quantize or None,
@@ -96,25 +97,24 @@ def main() -> None:
         print(json.dumps({**about, "call": name, **found, "share": round(ns / whole, 3), **rate}))
 
 
-def _name(call: Call) -> str:
+def _name(call: Call, channel_bytes: int) -> str:
     """Return the kernel's name, and of a GEMM its sizes."""
     name: str = call.kernel.__qualname__.rpartition(".")[2]
     if not isinstance(call.arguments, GemmArguments):
         return name
-    return f"{name} {call.arguments.weight.outputs}x{_channels(call.arguments)}"
+    return f"{name} {call.arguments.weight.outputs}x{_channels(call.arguments, channel_bytes)}"
 
 
-def _operations(call: Call, tokens: int) -> int:
+def _operations(call: Call, channel_bytes: int, tokens: int) -> int:
     arguments = call.arguments
     if not isinstance(arguments, GemmArguments):
         return 0
-    return 2 * tokens * arguments.weight.outputs * _channels(arguments)
+    return 2 * tokens * arguments.weight.outputs * _channels(arguments, channel_bytes)
 
 
-def _channels(arguments: GemmArguments) -> int:
-    """Return the channels of a weight in float32, or in bytes, from those of a panel."""
-    per_channel = 64 * (4 if arguments.part_bytes == arguments.weight.panel_bytes // 64 else 1)
-    return arguments.weight.panel_bytes // per_channel // 32 * 32
+def _channels(arguments: GemmArguments, channel_bytes: int) -> int:
+    """Return the channels of a weight from the bytes of a panel."""
+    return arguments.weight.panel_bytes // (64 * channel_bytes) // 32 * 32
 
 
 if __name__ == "__main__":

@@ -203,6 +203,8 @@ INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.x86.avx512.pshuf.b.512": ir.FunctionType(I8X64, [I8X64] * 2),
     "llvm.x86.avx512.vpdpbusd.256": ir.FunctionType(_I32X8, [_I32X8, _I8X32, _I8X32]),
     "llvm.x86.avx512.vpdpbusd.512": ir.FunctionType(I32X16, [I32X16, I8X64, I8X64]),
+    "llvm.x86.avx512.vpdpwssd.256": ir.FunctionType(_I32X8, [_I32X8, _I16X16, _I16X16]),
+    "llvm.x86.avx512.vpdpwssd.512": ir.FunctionType(I32X16, [I32X16, I16X32, I16X32]),
     "llvm.aarch64.neon.usdot.v4i32.v16i8": ir.FunctionType(_I32X4, [_I32X4, _I8X16, _I8X16]),
     "llvm.aarch64.neon.bfdot.v4f32.v8bf16": ir.FunctionType(_F32X4, [_F32X4, _BF16X8, _BF16X8]),
     "llvm.aarch64.neon.tbl1.v16i8": ir.FunctionType(_I8X16, [_I8X16] * 2),

@@ -81,7 +81,8 @@ def add_half_dots(
 
 def _added(b: Builder, unit: Unit, tile: Value, x: Values, steps: range) -> Value:
     """Return a tile of sums + products of some steps of a unit."""
-    add = _add_wide if codes_of(unit.micro).pairs_at_once == 0 else _add_small
+    codes = codes_of(unit.micro)
+    add = _add_words if codes.is_wide else _add_wide if codes.pairs_at_once == 0 else _add_small
     sums = unpacked_tuple(b, tile)
     if not unit.micro.by_blocks:
         return packed_tuple(b, add(b, unit, sums, x, steps))
@@ -98,6 +99,16 @@ def _add_wide(b: Builder, unit: Unit, sums: Values, x: Values, steps: range) -> 
         offset = 4 * unit.micro.channel_bytes * step
         codes = [path.activations(b, v.at(b, address, offset)) for address in x]
         sums = [path.add(b, sums[n], wj, xi) for n, wj, xi in places_of(w, codes)]
+    return sums
+
+
+def _add_words(b: Builder, unit: Unit, sums: Values, x: Values, steps: range) -> Values:
+    """Products with numbers of 16 bits, two channels at a time."""
+    path = DOTS[unit.micro.isa_path]
+    for word in range(2 * steps.start, 2 * steps.stop):
+        w = unit.words(word)
+        pairs = [b.bitcast(spread(b, v.at(b, address, 4 * word)), v.I16X32) for address in x]
+        sums = [path.add_pairs(b, sums[n], wj, xi) for n, wj, xi in places_of(w, pairs)]
     return sums
 
 

@@ -67,6 +67,13 @@ class Unit:
         places = (v.at(self._b, self._address, BLOCK_BYTES * (2 * step + i)) for i in range(2))
         return [tuple(v.load(self._b, v.I16X32, place) for place in places)]
 
+    def words(self, number: int) -> Values:
+        """Return a word of every output, of two codes of 16 bits."""
+        if self.micro.unpacked:
+            place = v.at(self._b, self._address, BLOCK_BYTES * number)
+            return [v.load(self._b, v.I16X32, place)]
+        return [self._b.bitcast(block, v.I16X32) for block in self._load(number)]
+
     def ask(self, steps: range) -> None:
         """Prefetch as much of what comes `ahead` as these steps are of a unit, front to back.
 
@@ -169,9 +176,12 @@ def unpack_unit(_context: Any, kind: Any, _weights: Any, _out: Any) -> Any:
         _, weights, out = arguments
         unit = Unit(b, micro, weights)
         for step in WHOLE.steps(codes):
-            vectors: Any = unit.numbers(path, step)
-            if codes.pairs_at_once == 0:
-                vectors = path.weights(b, *vectors)
+            if codes.is_wide:
+                vectors: Any = [*unit.words(2 * step), *unit.words(2 * step + 1)]
+            elif codes.pairs_at_once == 0:
+                vectors = path.weights(b, *unit.numbers(path, step))
+            else:
+                vectors = unit.numbers(path, step)
             for number, vector in enumerate(vectors):
                 v.store(b, vector, v.at(b, out, BLOCK_BYTES * (len(vectors) * step + number)))
         return context.get_dummy_value()

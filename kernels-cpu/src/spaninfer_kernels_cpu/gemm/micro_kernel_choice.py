@@ -48,7 +48,8 @@ def micro_kernels(
         return line, MicroKernel(kind, isa_path, SQUARE_ROWS, SQUARE_BLOCKS)
     isa_path = "fma"
     if codes is not None:
-        isa_path = level.wide_dot if codes.activation_bits == 16 else level.byte_dot
+        by_wide_activations = codes.activation_bits == 16 and not codes.is_wide
+        isa_path = level.wide_dot if by_wide_activations else level.byte_dot
         if isa_path == "madd" and codes.has_whole_scales:
             isa_path = "whole scales"
     elif kind == "bfloat16" and rounded and level.bf16_dot is not None:
@@ -66,7 +67,8 @@ def micro_kernels(
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
     # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight. Narrow ones have
-    # not: 151, 140 and 131 of 512 rows with four, six and eight.
+    # not: 151, 140 and 131 of 512 rows with four, six and eight. Nor have those of 16 bits: 118,
+    # 114 and 110 of 192 rows with four, five and six (EPYC, family 25, model 17).
     rows, blocks = level.rows, level.blocks
     if blocks > 1:
         rows, blocks = (level.core.rows, blocks) if codes is None else level.core.code_tile
@@ -76,7 +78,7 @@ def micro_kernels(
         rows = WIDENED_ROWS
     elif codes is not None and isa_path == "whole scales":
         rows = WHOLE_ROWS[codes.sums_at_once]
-    elif codes is not None and codes.is_narrow and isa_path == "madd":
+    elif codes is not None and (codes.is_narrow or codes.is_wide) and isa_path == "madd":
         rows = NARROW_ROWS
     elif codes is not None and isa_path == "madd" and kind != "int4":
         rows = PAIRED_ROWS
@@ -110,7 +112,7 @@ def _gains_by_bytes(format: Format) -> bool:
     Not by codes of 8 bits, which would be rounded by as much as they were before.
     """
     codes = format.codes
-    if codes is None or format.group is None or codes.bits == 8:
+    if codes is None or format.group is None or codes.bits >= 8:
         return False
     return format.group < EXPANDED_GROUP
 

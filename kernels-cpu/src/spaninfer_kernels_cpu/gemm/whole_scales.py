@@ -23,14 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llvmlite import ir
 from numba.core import types
 
 from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.gemm.code_scales import RecordBits, ask_for_scales
 from spaninfer_kernels_cpu.gemm.code_unit import Unit, codes_of
-from spaninfer_kernels_cpu.gemm.dot_product import MADD, spread
+from spaninfer_kernels_cpu.gemm.dot_product import MADD, in_order, spread
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
 from spaninfer_kernels_cpu.gemm.register_tile import (
     Values,
@@ -169,21 +168,11 @@ def _added(
             for n, wj, xi in places_of(w, bytes_of_rows):
                 running[n] = MADD.add_small(b, running[n], wj, xi)
                 if unit.micro.unpacked:
-                    running[n] = _in_order(b, running[n])
+                    running[n] = in_order(b, running[n])
         scaled = [scales[n % len(scales)] for n in range(len(sums))]
         each = zip(sums, running, scaled, strict=True)
         sums = [MADD.end_scaled(b, old, new, scale) for old, new, scale in each]
     return sums
-
-
-def _in_order(b: Builder, sums: Value) -> Value:
-    """Return sums as they are, by way of assembly without instructions, which keeps its place.
-
-    LLVM would add products up as a tree, one row of a tile after another, and have no registers for
-    the weights that rows share: 32 channels of 4 rows by 16 outputs then take 101 cycles, so 72.
-    """
-    kind = ir.FunctionType(v.I16X16, [v.I16X16])
-    return v.joined(b, *(b.asm(kind, "", "=x,0", [half], True) for half in v.halves(b, sums)))
 
 
 @intrinsic

@@ -102,12 +102,13 @@ def embed_codes_call(
     """Write rows ids[T] + offset (int32) of a packed table[V C] of codes, times scale.
 
     They are the numbers of `unpack`, to the bit. Ids are trusted to name rows. Raises KernelError
-    for a table without codes, or of pairs of them, and for an offset beyond it.
+    for a table without codes, of pairs of them or of 16 bits, and for an offset beyond it.
     """
     layout, codes = table.layout, table.layout.format.codes
-    if codes is None or codes.is_paired:
+    if codes is None or codes.is_paired or codes.is_wide:
         raise FormatError(
-            f"table is packed as {layout.format.kind}; rows are read from codes of one number each"
+            f"table is packed as {layout.format.kind}; rows come from codes of one number each, "
+            "of at most 8 bits"
         )
     demand_size("offset", offset, 0, layout.outputs - 1)
     codes_at, beside = layout.record_parts

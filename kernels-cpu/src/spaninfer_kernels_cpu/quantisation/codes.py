@@ -12,6 +12,10 @@ every byte; the bits above them, from the lowest on, are bits 4 to 6 of the four
 whose lower four bits are the low and the high half of word 3. Half a unit so needs no more than
 four words.
 
+16 bits are whole numbers with a sign, of which WIDE_LEVELS are used. Word 2i of a unit holds
+channels 4i and 4i + 2, word 2i + 1 channels 4i + 1 and 4i + 3, the first of them in its lower half:
+in this order activations of 16 bits lie (`quantize_activations`).
+
 A group has a scale, and perhaps a bias or a zero point, in one of two forms:
 
     flat      behind the codes of a group 64 scales, then 64 biases or zero points; behind those of
@@ -41,6 +45,7 @@ UNIT = 32  # channels, of codes that stand for one
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 PAIR_BITS, LEVELS = 7, 11  # of two numbers that share a code: 121 of 128 pairs
 NARROW_LEVELS = 181  # of weights and of activations: 16 bits hold 2 * 180 * 90, and no more levels
+WIDE_BITS, WIDE_LEVELS = 16, 8191  # 128 products of 4,095 by 4,097 are summed in 32 bits
 NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
 OUTER_BITS = 16
 _BYTE = 255
@@ -60,14 +65,15 @@ class InnerScales(Constant):
 class Codes(Constant):
     """The memory layout of codes and scales, and their meaning; see above.
 
-    bits    2 to 6, or 8; 7 of two numbers together
-    offset  what numbers count from; 0 with zero points
+    bits    2 to 6, or 8; 7 of two numbers together; 16 with a sign
+    offset  what numbers count from; 0 with zero points, and of 16 bits
     scale   the number format of flat scales, and of biases; float16 above inner ones
     shift   what a group has beside a scale; "bias" of inner scales is a minimum, subtracted
     halves  whether groups are half a unit: 16 channels, or 32 of pairs
     table   an unsigned byte for each code
-    activation_bits  8; for weights of 8 bits also 16; or 7: then neither weights nor activations
-            have more than NARROW_LEVELS. It is what activations are quantised to
+    activation_bits  8; for weights of 8 bits also 16, and for those of 16 only; or 7: then neither
+            weights nor activations have more than NARROW_LEVELS. It is what activations are
+            quantised to
     """
 
     bits: int
@@ -81,13 +87,17 @@ class Codes(Constant):
 
     def __post_init__(self) -> None:
         """Raise FormatError unless there are such codes."""
-        if self.bits not in (*PLANES, PAIR_BITS):
+        if self.bits not in (*PLANES, PAIR_BITS, WIDE_BITS):
             allowed = ", ".join(map(str, PLANES))
             raise FormatError(
-                f"codes have {self.bits} bits; choose one of {allowed}, or {PAIR_BITS} of pairs"
+                f"codes have {self.bits} bits; choose one of {allowed}, {PAIR_BITS} of pairs, or "
+                f"{WIDE_BITS} with a sign"
             )
         if self.is_paired and (self.table is not None or self.inner is not None):
             raise FormatError("codes of pairs have a table or inner scales; leave both out")
+        beside = self.offset, self.shift, self.table, self.inner
+        if self.is_wide and beside != (0, "none", None, None):
+            raise FormatError("codes of 16 bits have a flat scale alone; leave the rest out")
         if self.table is not None and (
             len(self.table) != 1 << self.bits
             or not 0 <= min(self.table) <= max(self.table) <= _BYTE
@@ -98,7 +108,7 @@ class Codes(Constant):
         if not self._takes_activations():
             raise FormatError(
                 f"activations have {self.activation_bits} bits beside weights of {self.bits}; "
-                "choose 8, or 7 or 16 beside weights of 8 bits"
+                "choose 8, or 7 or 16 beside weights of 8 bits, or 16 beside those of 16"
             )
         if self.inner is not None and (self.scale != "float16" or self.shift == "zero"):
             raise FormatError(
@@ -109,12 +119,17 @@ class Codes(Constant):
     @property
     def planes(self) -> tuple[int, ...]:
         """Bits of each plane, of codes that stand for one number."""
-        return PLANES[self.bits]
+        return (WIDE_BITS,) if self.is_wide else PLANES[self.bits]
 
     @property
     def is_paired(self) -> bool:
         """True if a code stands for two numbers."""
         return self.bits == PAIR_BITS
+
+    @property
+    def is_wide(self) -> bool:
+        """True if codes are whole numbers of 16 bits, with a sign."""
+        return self.bits == WIDE_BITS
 
     @property
     def unit(self) -> int:
@@ -126,6 +141,8 @@ class Codes(Constant):
         """The number of numbers that a channel can have, but for a table."""
         if self.is_narrow:
             return NARROW_LEVELS
+        if self.is_wide:
+            return WIDE_LEVELS
         return LEVELS if self.is_paired else 1 << self.bits
 
     @property
@@ -135,7 +152,9 @@ class Codes(Constant):
 
     @property
     def most(self) -> int:
-        """The largest unsigned number of a channel."""
+        """The largest number of a channel, unsigned but in 16 bits."""
+        if self.is_wide:
+            return WIDE_LEVELS // 2
         return self.levels - 1 if self.table is None else max(self.table)
 
     def most_activation(self, channels: int) -> int:
@@ -180,6 +199,8 @@ class Codes(Constant):
     def _takes_activations(self) -> bool:
         if self.activation_bits == 7:
             return self.bits == 8 and self.table is None
+        if self.is_wide:
+            return self.activation_bits == 16
         return self.activation_bits == 8 or (self.activation_bits, self.pairs_at_once) == (16, 0)
 
     @property
@@ -208,6 +229,7 @@ IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 1
 MADE = {
     "w8a16": Codes(8, 128, "bfloat16", "bias", activation_bits=16),
     "w7a7": Codes(8, NARROW_LEVELS // 2, "bfloat16", "bias", activation_bits=7),
+    "w13a13": Codes(WIDE_BITS, 0, "bfloat16", "none", activation_bits=16),
     **{f"int{bits}": Codes(bits, 1 << (bits - 1), "bfloat16", "bias") for bits in (8, 6, 5, 4)},
     "iq4_nl": Codes(
         4, -min(IQ4_NL), "bfloat16", "none", table=tuple(level - min(IQ4_NL) for level in IQ4_NL)

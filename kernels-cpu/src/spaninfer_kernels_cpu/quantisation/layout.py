@@ -18,7 +18,7 @@ their scales, are described in `codes`.
 A quantised value q of n bits stands for (q - offset) * scale + bias, with the offset 2^(n - 1), 5
 of the eleven levels of int3.5, or 90 of the 181 of w7a7:
 InstantQuant's (q - zero) * scale with the zero point offset - bias / scale. It is unsigned, as
-instructions want one factor to be.
+instructions want one factor to be, but in w13a13: that has 16 bits with a sign, and only a scale.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ Kind = Literal[
     "bfloat16",
     "w8a16",
     "w7a7",
+    "w13a13",
     "int8",
     "int6",
     "int5",
@@ -65,8 +66,9 @@ class Format:
 
     kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, iq4_nl (16 uneven
               levels), w8a16 (int8 for activations of 16 bits), w7a7 (181 levels of weights and of
-              activations, so that AVX2 sums two products in 16 bits), or "codes" that `form`
-              describes
+              activations, so that AVX2 sums two products in 16 bits), w13a13 (8,191 levels of
+              weights and as many or more of activations, whose products of 128 channels are summed
+              in 32 bits), or "codes" that `form` describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; half a unit in codes
               of halves
     """
@@ -85,8 +87,8 @@ class Format:
         if self.group not in self._groups():
             raise FormatError(
                 f"group is {self.group} for {self.form or self.kind}; int2 to int8 take 32, 64, "
-                "128 or None (a whole row), codes in halves 16, inner scales 16 or 32, other "
-                "formats None"
+                "128 or None (a whole row), w13a13 32, 64 or 128, codes in halves 16, inner scales "
+                "16 or 32, other formats None"
             )
 
     def _groups(self) -> tuple[int | None, ...]:
@@ -96,6 +98,8 @@ class Format:
             return (self.codes.unit // 2,)
         if self.codes.inner is not None:
             return (UNIT,)
+        if self.codes.is_wide:
+            return GROUPS
         return (*(group for group in GROUPS if group >= self.codes.unit), None)
 
     @property

@@ -90,8 +90,10 @@ def pack_codes(parts: Sequence[CodeRows], format: Format) -> Packed:
     scales and shifts fit one another and the format's groups, FormatError for formats without
     codes.
     """
-    if format.codes is None:
-        raise FormatError(f"format is {format.kind}; codes are packed in formats that have some")
+    if format.codes is None or format.codes.is_wide:
+        raise FormatError(
+            f"format is {format.kind}; codes are packed in formats with codes of at most 8 bits"
+        )
     codes = format.codes
     count, _, channels = parts[0].shape
     layout = Layout(format, sum(part.shape[1] for part in parts), channels)

@@ -15,7 +15,7 @@ from spaninfer_kernels_cpu.codegen.compiled import entry
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import bits_of, float_of
 from spaninfer_kernels_cpu.codegen.memory import StackBytes, stack
-from spaninfer_kernels_cpu.codegen.rounding import ROUNDER, nearest_bf16
+from spaninfer_kernels_cpu.codegen.rounding import ROUNDER, nearest_bf16, rounded
 from spaninfer_kernels_cpu.quantisation.codes import LEVELS, PAIR_BITS, UNIT
 from spaninfer_kernels_cpu.quantisation.layout import PANEL, PARAMETER_BYTES, STEP_BYTES
 
@@ -61,6 +61,30 @@ def quantize_panel(
             row = weight + 4 * (output * channels + number * width)
             left = min(channels - number * width, width)
             _quantize_record(row, left, groups, codes + 4 * output, behind, output)
+
+
+@entry
+def quantize_wide_panel(weight: int, channels: int, group: int, most: int, panel: int) -> None:
+    """Write weight[64, channels], float32, into a panel as codes of 16 bits from -most to most.
+
+    A group has a scale, bfloat16: the largest size / most, rounded upwards.
+    """
+    code_bytes = 2 * PANEL * group
+    for number in range((channels + group - 1) // group):
+        record = panel + number * (code_bytes + 2 * PANEL)
+        codes = numbers_at(record, PANEL * group, np.int16)
+        scales = numbers_at(record + code_bytes, PANEL, np.uint16)
+        count = min(channels - number * group, group)
+        for output in range(PANEL):
+            numbers = floats_at(weight + 4 * (output * channels + number * group), count)
+            least, largest = _ends(numbers)
+            scale = _next_bf16(max(-least, largest, np.float32(0)) / np.float32(most))
+            scales[output] = upper_half(scale)
+            step = scale if scale != 0 else np.float32(1)
+            for i in range(group):
+                word, half = i // 4 * 2 + i % 2, i // 2 % 2
+                code = rounded(numbers[i] / step) if i < count else np.int32(0)
+                codes[2 * (word * PANEL + output) + half] = np.int16(code)
 
 
 @entry

@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.quantisation.layout import (
     Format,
     Layout,
 )
-from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel
+from spaninfer_kernels_cpu.quantisation.pack_kernel import quantize_panel, quantize_wide_panel
 from spaninfer_kernels_cpu.quantisation.table_kernel import (
     nearest_codes,
     nearest_levels,
@@ -75,7 +75,8 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     in int3.5) from its least to its largest weight, with scale and bias rounded to bfloat16 so that
     the grid still holds both. In 2, 3 and 3.5 bits it is the narrower grid whose errors' squares
     have the least sum. `spaninfer_op_reference.quantize_to_grid` defines them to the bit, and
-    `quantize_to_table` those of iq4_nl: uneven levels, with the best of twelve scales.
+    `quantize_to_table` those of iq4_nl: uneven levels, with the best of twelve scales. Those of
+    w13a13 are symmetric: the largest weight of a group is 4,095, or a little less.
     Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:
@@ -181,5 +182,7 @@ def _quantise(numbers: NDArray[Any], layout: Layout, panels: NDArray[np.uint8]) 
         if codes.table is not None:
             tables = nearest_codes(codes).ctypes.data, nearest_levels(codes).ctypes.data
             round_panel(source, *sizes, *tables, panel.ctypes.data)
+        elif codes.is_wide:
+            quantize_wide_panel(source, *sizes, codes.most, panel.ctypes.data)
         else:
             quantize_panel(source, *sizes, codes.record_groups, codes.levels, panel.ctypes.data)

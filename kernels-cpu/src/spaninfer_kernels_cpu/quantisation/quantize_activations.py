@@ -102,6 +102,11 @@ def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
         start = min(channels, number * group)
         count = min(group, channels - start)
         scale = _scale(source + 4 * start, count, sizes.most)
+        floats_at(parameters + number * ROW_PARAMETER_BYTES, 1)[0] = scale
+    for number in range(sizes.groups):
+        start = min(channels, number * group)
+        count = min(group, channels - start)
+        scale = floats_at(parameters, 1)[0]
         if count < padded:
             codes = numbers_at(target, padded * channel_bytes, np.uint8)
             codes[count // 4 * 4 * channel_bytes :] = 0
@@ -109,7 +114,6 @@ def quantize_row(source: int, sizes: RowSizes, target: int) -> None:
             total = _write_wide(source + 4 * start, count, scale, target)
         else:
             total = _write_narrow(source + 4 * start, count, scale, target)
-        floats_at(parameters, 2)[0] = scale
         floats_at(parameters, 2)[1] = np.float32(total)
         numbers_at(parameters + 8, 1, np.int32)[0] = np.int32(-unsigned_offset * total)
         target += padded * channel_bytes

@@ -46,9 +46,12 @@ def unpack_codes(panels: NDArray[np.uint8], layout: Layout, codes: Codes) -> NDA
 
 
 def _numbers(records: NDArray[np.uint8], layout: Layout, codes: Codes) -> Numbers:
-    """Return the unsigned numbers [64 P, G, channels of a group] of the codes of records."""
+    """Return the numbers [64 P, G, channels of a group] of the codes of records."""
     words = records.reshape(layout.panels, layout.records, -1, codes.bits, PANEL, 4)
-    whole = _paired(words) if codes.is_paired else _single(words, codes)
+    if codes.is_wide:
+        whole: Numbers = _wide(words)
+    else:
+        whole = _paired(words) if codes.is_paired else _single(words, codes)
     rows = np.moveaxis(whole, 3, 1).reshape(layout.panels * PANEL, layout.groups, -1)
     if codes.table is None:
         return rows
@@ -67,6 +70,13 @@ def _single(words: NDArray[np.uint8], codes: Codes) -> NDArray[np.uint8]:
             whole[..., step, :] |= bits << np.uint8(place)
         first, place = first + width, place + width
     return whole
+
+
+def _wide(words: NDArray[np.uint8]) -> NDArray[np.int16]:
+    """Return the numbers of codes of 16 bits."""
+    halves = np.ascontiguousarray(words).view(np.int16)  # [P records units words 64 2]
+    fours = halves.reshape(*halves.shape[:3], UNIT // 4, 2, PANEL, 2)
+    return np.ascontiguousarray(fours.transpose(0, 1, 2, 5, 3, 6, 4))
 
 
 def _paired(words: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -19,6 +20,7 @@ Quantize = Literal[
     "w8a8",
     "w8a16",
     "w7a7",
+    "w13a13",
     "int8",
     "int6",
     "int5",
@@ -39,6 +41,9 @@ QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 # What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,
 # where llama.cpp's groups of 32 cost 5.4e-5 (docs/decisions/0027)
 DEFAULT_GROUP: QuantizeGroup = 32
+# Groups of 128 embed 4 % more texts a second, but outliers then cost a cosine the sixth digit
+# (docs/measurements/cpu-kernels.md)
+DEFAULT_GROUPS: Mapping[Quantize, QuantizeGroup] = {"w13a13": 64}
 KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")
 
 
@@ -49,7 +54,9 @@ class EngineConfig:
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json only
     quantize: Quantize | None = None  # the format that GEMM weights are rounded to while loading
-    quantize_group: QuantizeGroup | None = None  # channels that share a scale; None: 32
+    quantize_group: QuantizeGroup | None = (
+        None  # channels that share a scale; None: 32 (w13a13: 64)
+    )
     keep_head: bool = False  # keep the output head in 16 bits where `quantize` rounds the rest
     backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"; "gpu" means cuda

@@ -67,6 +67,22 @@ def test_vectors_are_those_of_transformers(
     assert deviation(vectors, oracle.vectors(TEXTS, "mean")) < TOLERANCE
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_vectors_of_13_bits_are_those_of_float32_to_five_digits(
+    bert: tuple[EncoderOracle, Path], group: int
+) -> None:
+    oracle, folder = bert
+    write_modules(folder, "mean")
+    expected = oracle.vectors(TEXTS, "mean")
+
+    with engine(folder, "cpu", quantize="w13a13", quantize_group=group) as encoder:
+        vectors = encoder.embed(TEXTS)
+
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
+    assert ((vectors * expected).sum(1) / lengths >= 1 - 1e-6).all()
+    assert 1e-5 < deviation(vectors, expected) < 5e-3
+
+
 @pytest.mark.parametrize("poolings", [*((mode,) for mode in MODES), ("cls", "mean")], ids="+".join)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_poolings_are_those_of_sentence_transformers(

@@ -55,8 +55,8 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, int8, int6, int5, int4, iq4_nl, int3.5, "
-            "int3, int2",
+            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, w13a13, int8, int6, int5, int4, iq4_nl, "
+            "int3.5, int3, int2",
         ),
         (BARE, {"quantize": "int3_5"}, r"did you mean 'int3\.5'\?"),
         (BARE, {"quantize": "3.5"}, r"did you mean 'int3\.5'\?"),
@@ -69,6 +69,7 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
             "quantize_group only applies to",
         ),
         (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128, row"),
+        (BARE, {"quantize": "w13a13", "quantize_group": "row"}, "choose 32, 64 or 128, or leave"),
         (WITH_TORCH, {"quantize": "fp8", "backend": "torch"}, r"requires --backend cuda \(got t"),
         (
             WITH_KERNELS,
@@ -218,6 +219,7 @@ def test_an_encoder_in_codes_on_backend_cuda_is_refused_with_the_backends_that_h
         (BARE, "cpu", "int3.5", ""),
         (BARE, "cpu", "w8a16", ""),
         (BARE, "cpu", "w7a7", ""),
+        (BARE, "cpu", "w13a13", ""),
         (BARE, "reference", "int3.5", "; held in 32 bits"),
         (WITH_TORCH, "torch", "int6", "; held in 16 bits"),
         (WITH_KERNELS, "cuda", "int3.5", "; held in 4 bits"),
@@ -234,4 +236,5 @@ def test_the_plan_says_where_rounded_weights_take_more_bits_than_they_have(
 
     (weights,) = [each for each in compute.decisions if each.what == "weights"]
     assert weights.value == quantize
-    assert weights.why == "requested: one scale per group of 32 channels" + held
+    group = 64 if quantize == "w13a13" else 32
+    assert weights.why == f"requested: one scale per group of {group} channels" + held

@@ -74,6 +74,7 @@ def answers(folder: Path, prompts: list[list[int]] = PROMPTS, **options: Any) ->
         {"quantize": "iq4_nl", "quantize_group": 64},
         {"quantize": "w8a16"},
         {"quantize": "w7a7", "quantize_group": "row"},
+        {"quantize": "w13a13"},
     ],
     ids=lambda codes: " ".join(map(str, codes.values())) or "as stored",
 )

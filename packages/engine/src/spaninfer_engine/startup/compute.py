@@ -18,7 +18,7 @@ from spaninfer_engine.config import (
     EngineConfig,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import GROUPED, number_bits, packing_of
+from spaninfer_engine.load.packed.packing import GROUPED, WIDE_NAMES, number_bits, packing_of
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
 
@@ -137,6 +137,11 @@ def refuse_group(asked: EngineConfig) -> None:
         raise ConfigError(
             f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
             f"{'|'.join(GROUPED)} or drop --quantize-group"
+        )
+    if asked.quantize in WIDE_NAMES and asked.quantize_group == "row":
+        raise ConfigError(
+            f"quantize_group is 'row' for {asked.quantize}, whose products of 128 channels at most "
+            "are summed in 32 bits; choose 32, 64 or 128, or leave quantize_group out"
         )
 
 

@@ -9,9 +9,9 @@ from math import prod
 from spaninfer_op_reference import WeightFormat
 
 from spaninfer_engine.cache.memory_plan import gib
-from spaninfer_engine.config import EngineConfig
+from spaninfer_engine.config import EngineConfig, Quantize
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import packing_of, parameter_bits
+from spaninfer_engine.load.packed.packing import WIDE_NAMES, packing_of, parameter_bits
 from spaninfer_engine.spec.nodes import Decoder, Encoder, Model
 from spaninfer_engine.spec.pooling_nodes import LogitScore
 from spaninfer_engine.spec.tree import parameter_count, weights
@@ -19,7 +19,7 @@ from spaninfer_engine.spec.weight_nodes import Weight
 from spaninfer_engine.startup.compute import Compute
 from spaninfer_engine.startup.limits import STORED, decide_demand
 
-_MAX_CODE_BITS = 8  # wider ones are numbers, which have no scales
+_MAX_CODE_BITS = 8  # wider ones are numbers, which have no scales, but for WIDE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def estimated_weight_bytes(
     """Return the bytes of the weights that are held from the start, before they are read."""
     packing = packing_of(asked.quantize, asked.quantize_group)
     bits = weight_bits(asked, compute, stored.dtype)
-    if asked.quantize and packing.group is not None and bits <= _MAX_CODE_BITS:
+    if asked.quantize and packing.group is not None and _are_codes(asked.quantize, bits):
         bits += parameter_bits(asked.quantize) / packing.group
     as_stored = weight_bits(replace(asked, quantize=None), compute, stored.dtype)
     kept = {} if asked.quantize else _kept_bits(compute, stored.formats)
@@ -90,6 +90,11 @@ def weight_bits(asked: EngineConfig, compute: Compute, stored_as: str) -> float:
         return compute.backend.rounded_bits(asked.quantize, compute.dtype)
     stored_bits = 16 if stored_as in ("bfloat16", "float16") else 32
     return min(stored_bits, STORED[compute.dtype].bits)
+
+
+def _are_codes(quantize: Quantize, bits: float) -> bool:
+    """Return True if weights that are held in so many bits have scales."""
+    return bits <= _MAX_CODE_BITS or quantize in WIDE_NAMES
 
 
 def _kept_bits(compute: Compute, formats: Mapping[str, WeightFormat]) -> dict[str, float]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spaninfer_engine.config import DEFAULT_GROUP, EngineConfig, GroupLen, Quantize, QuantizeGroup
+from spaninfer_engine.config import (
+    DEFAULT_GROUP,
+    DEFAULT_GROUPS,
+    EngineConfig,
+    GroupLen,
+    Quantize,
+    QuantizeGroup,
+)
 from spaninfer_engine.errors import ConfigError
 
 GRID_NAMES: tuple[Quantize, ...] = ("int8", "int6", "int5", "int4", "int3.5", "int3", "int2")
@@ -13,7 +20,9 @@ TABLE_NAMES: tuple[Quantize, ...] = ("iq4_nl",)
 """Uneven levels of a fixed table, a scale of each group."""
 ROUNDED_NAMES: tuple[Quantize, ...] = (*GRID_NAMES, *TABLE_NAMES)
 """Levels of either kind."""
-GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *ROUNDED_NAMES)
+WIDE_NAMES: tuple[Quantize, ...] = ("w13a13",)
+"""Whole numbers of 16 bits with a sign, a scale of each group, which is no whole row."""
+GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *WIDE_NAMES, *ROUNDED_NAMES)
 """Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
@@ -46,14 +55,14 @@ def number_bits(quantize: Quantize) -> float:
     >>> number_bits("int3.5"), number_bits("fp8")
     (3.5, 8.0)
     """
-    known = {"bfloat16": 16.0, "iq4_nl": 4.0}
+    known = {"bfloat16": 16.0, "w13a13": 16.0, "iq4_nl": 4.0}
     known |= dict.fromkeys(("fp8", "w8a8", "w8a16", "w7a7"), 8.0)
     return known.get(quantize) or float(quantize.removeprefix("int"))
 
 
 def parameter_bits(quantize: Quantize) -> int:
     """Return the bits of a group's scale, in 32 or in 16 bits, and of a bias where there is one."""
-    return 16 if quantize in TABLE_NAMES else 32
+    return 16 if quantize in (*TABLE_NAMES, *WIDE_NAMES) else 32
 
 
 def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None = None) -> Packing:
@@ -64,7 +73,7 @@ def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None =
     """
     if quantize not in GROUPED:
         return Packing(quantize, None)
-    group = DEFAULT_GROUP if quantize_group is None else quantize_group
+    group = quantize_group or DEFAULT_GROUPS.get(quantize, DEFAULT_GROUP)
     return Packing(quantize, None if group == "row" else group)
 
 
