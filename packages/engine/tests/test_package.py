@@ -1,12 +1,15 @@
 """The doors of the package: what they offer, and that they import what is asked for alone."""
 
 import ast
+import gc
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from spaninfer_engine.lazy import without_collector
 
 DOORS = ("spaninfer_engine", "spaninfer_engine.serving", "spaninfer_engine.tools")
 
@@ -51,3 +54,19 @@ def test_a_door_is_opened_and_listed_without_what_is_behind_it(name):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_an_import_without_the_collector_leaves_it_as_it_was(is_on):
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with suppress(ImportError), without_collector():
+            is_off = not gc.isenabled()
+            raise ImportError
+        left = gc.isenabled()
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+    assert is_off
+    assert left is is_on

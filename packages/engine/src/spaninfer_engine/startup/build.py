@@ -17,6 +17,7 @@ from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import BoundModel, Start
 from spaninfer_engine.config import EngineConfig, Resolved
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.lazy import without_collector
 from spaninfer_engine.load import Checkpoint, open_checkpoint
 from spaninfer_engine.load.dummy import DummyReader
 from spaninfer_engine.load.packed.file import PackedReader
@@ -150,7 +151,8 @@ def _load(source: _Source, compute: Compute, rank: Rank, progress: Progress) -> 
     options = _options(asked, compute, source.checkpoint, model, rank)
     backend, of_kernels = compute.backend, stage_of(progress, "kernels")
     opened = backend.open_encoder if isinstance(model, Encoder) else backend.open
-    ops = opened(options, of_kernels)
+    with without_collector():
+        ops = opened(options, of_kernels)
     refuse_oversized(
         asked,
         compute,
