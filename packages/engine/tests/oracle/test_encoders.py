@@ -212,41 +212,44 @@ def test_biases_of_positions_count_in_texts_longer_than_their_table(
         assert deviation(encoder.embed(texts), oracle.vectors(texts, "mean")) < TOLERANCE
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wide_model_with_biases_of_positions_is_as_exact(
-    backend: BackendName, tmp_path: Path
-) -> None:
-    """The shape of all-mpnet-base-v2, of which three layers."""
-    sizes = {
+WIDE = {
+    "three layers of all-mpnet-base-v2": ("MPNet", {
         "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 3,
         "num_attention_heads": 12, "max_position_embeddings": 514,
-    }  # fmt: skip
-    oracle = EncoderOracle(Family("MPNetModel", "MPNetConfig", {**SIZES, **sizes}))
-    write_modules(oracle.save(tmp_path), "mean", normalised=True)
-    texts = [prompt(length, seed=length) for length in (5, 130, 512)]
-    expected = oracle.vectors(texts, "mean")
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    }, "mean", (5, 130, 512)),
+    "bge-small, whose 12 heads have 32 channels": ("Bert", {
+        "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 512,
+    }, "cls", (5, 130, 301, 64)),
+}  # fmt: skip
+"""Shapes of published models: a class and sizes, how it pools, and how long texts are."""
 
-    with engine(tmp_path, backend) as encoder:
-        assert deviation(encoder.embed(texts), expected) < TOLERANCE
+
+@pytest.fixture(scope="module", params=WIDE)
+def wide(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[list[int]], Any]:
+    """A folder, texts, and their vectors: made once for all backends."""
+    name, sizes, pooling, lengths = WIDE[request.param]
+    folder = tmp_path_factory.mktemp("wide")
+    oracle = EncoderOracle(Family(f"{name}Model", f"{name}Config", {**SIZES, **sizes}))
+    write_modules(oracle.save(folder), pooling, normalised=pooling == "mean")
+    texts = [prompt(length, seed=length) for length in lengths]
+    vectors = oracle.vectors(texts, pooling)
+    if pooling == "mean":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return folder, texts, vectors
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wide_model_is_as_exact(backend: BackendName, tmp_path: Path) -> None:
-    """The shape of bge-small, whose 12 heads have 32 channels each."""
-    sizes = {
-        "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 12,
-        "num_attention_heads": 12, "max_position_embeddings": 512,
-    }  # fmt: skip
-    family = Family("BertModel", "BertConfig", {**SIZES, **sizes})
-    oracle = EncoderOracle(family)
-    write_modules(oracle.save(tmp_path), "cls")
-    texts = [prompt(length, seed=length) for length in (5, 130, 301, 64)]
+def test_a_wide_model_is_as_exact(
+    backend: BackendName, wide: tuple[Path, list[list[int]], Any]
+) -> None:
+    folder, texts, expected = wide
 
-    with engine(tmp_path, backend) as encoder:
-        assert deviation(encoder.embed(texts), oracle.vectors(texts, "cls")) < TOLERANCE
+    with engine(folder, backend) as encoder:
+        assert deviation(encoder.embed(texts), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -117,19 +117,20 @@ def test_greedy_tokens_are_those_of_transformers(
     assert list(told.token_ids) == expected(seeing.oracle, prompt, told.token_ids)
 
 
+@pytest.fixture(scope="module", params=WIDE_SEEING)
+def wide(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(request.param, tmp_path_factory.mktemp("wide"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", WIDE_SEEING)
-def test_a_wide_tower_sees_as_exactly_from_pictures_to_tokens(
-    name: str, backend: str, tmp_path: Path
-) -> None:
-    seeing = Seeing(name, tmp_path)
+def test_a_wide_tower_sees_as_exactly_from_pictures_to_tokens(backend: str, wide: Seeing) -> None:
     messages = CONVERSATIONS["images and a video in any order"]
 
-    with seeing.engine(backend, step_tokens=24) as engine:
+    with wide.engine(backend, step_tokens=24) as engine:
         told, prompt = engine.chat(messages, **GREEDY), engine.encode_chat(messages)
 
-    assert list(told.token_ids) == expected(seeing.oracle, prompt, told.token_ids)
+    assert list(told.token_ids) == expected(wide.oracle, prompt, told.token_ids)
 
 
 def positions_by_definition(name: str, prompt: Any, count: int) -> Any:
