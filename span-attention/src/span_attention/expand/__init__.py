@@ -1,9 +1,12 @@
 """Expansion of a quantised KV cache to floats, for kernels that read floats alone.
 
-The spans of R sequences, at most `columns` each, become spans of floats in memory of their own,
-which holds one layer as `SpanLayout.contiguous` has it: that of sequence r's tokens from
-j * span_len on is span r * columns + j there. Numbers are those that `prefill` makes of codes: a
-code times its scale, rounded once. Spans behind a sequence's last token are left as they are.
+The spans of R sequences become spans of floats in memory of their own, which holds one layer as
+`SpanLayout.contiguous` has it: that of sequence r's tokens from j * span_len on is span
+begins[r] + j there, behind all those of the sequences before it. Numbers are those that `prefill`
+makes of codes: a code times its scale, rounded once.
+
+A plan, made once per step for all layers, finds the spans on the GPU: runs that were captured into
+a CUDA graph expand what each new plan names, up to its capacity.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from spaninfer_kernel_launch import (
     Int32,
     Int64,
     Launch,
+    Launches,
     Pointer,
     ShapeError,
     Signature,
@@ -39,7 +43,23 @@ from span_attention.quantize import CODES
 from span_attention.spans import Spans
 
 _THREADS: Final = 256  # each expands 16 bytes: a head of a span of 32 tokens is 4 KB of fp8
+_BLOCKS_PER_SM: Final = 8  # as many as have room, each with a span's keys or values of one head
 _SCALE_BYTES: Final = 4
+_PLAN_LAUNCH: Final = Launch((1, 1, 1), (1024, 1, 1))
+
+
+class ExpandPlanArguments(NamedTuple):
+    """Arguments of expand_plan."""
+
+    plan: Pointer
+    begins: Pointer
+    span_tables: Pointer
+    table_rows: Pointer
+    seq_lens: Pointer
+    sequences: Int32
+    table_stride: Int32
+    span_len: Int32
+    capacity: Int32
 
 
 class ExpandArguments(NamedTuple):
@@ -50,9 +70,7 @@ class ExpandArguments(NamedTuple):
     values: Pointer
     key_scales: Pointer
     value_scales: Pointer
-    span_tables: Pointer
-    table_rows: Pointer
-    seq_lens: Pointer
+    plan: Pointer
 
 
 class ExpandSizes(NamedTuple):
@@ -60,8 +78,6 @@ class ExpandSizes(NamedTuple):
     of scales.
     """
 
-    table_stride: Int32
-    columns: Int32
     span_len: Int32
     kv_heads: Int32
     span_stride: Int64
@@ -76,6 +92,7 @@ class ExpandSizes(NamedTuple):
     value_scales_token: Int64
 
 
+EXPAND_PLAN: Final = Signature("expand_plan", ExpandPlanArguments)
 EXPAND_SPANS: Final = Signature("expand_spans", ExpandArguments, ExpandSizes)
 SOURCE: Final = Source(
     "span_attention",
@@ -84,37 +101,64 @@ SOURCE: Final = Source(
     own=("dequantize.cuh",),
     kernels=(EXPAND_SPANS,),
 )
+PLAN: Final = Variant.of(
+    "expand_plan",
+    Source(
+        "span_attention",
+        "expand/plan.cu",
+        headers=("reduce.cuh", "overlap.cuh"),
+        own=("running_sum.cuh",),
+        kernels=(EXPAND_PLAN,),
+    ),
+    {},
+)
+
+
+class Sequences(NamedTuple):
+    """The R sequences of a step, whose tables lie `table_stride` numbers apart. All are int32."""
+
+    span_tables: object  # [N M] the spans of each sequence in order
+    table_rows: object  # [R] row of the tables
+    seq_lens: object  # [R] tokens; 0: nothing is expanded
+    num_sequences: int  # R
+    table_stride: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedExpansion:
-    """The expansion of as many sequences and spans: to spans of the layout `floats`."""
+    """The expansion of any spans: to spans of the layout `floats`."""
 
     floats: SpanLayout
-    sequences: int
-    columns: int
-    call: Call[ExpandArguments] | None
+    planning: Launches
+    call: Call[ExpandArguments]
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the memory that spans are expanded to, at a multiple of 16 bytes."""
-        return self.sequences * self.columns * self.floats.span_stride
-
-    def launch(
+    def plan(
         self,
-        spans: Spans,
-        span_tables: object,
-        table_rows: object,
-        seq_lens: object,
+        sequences: Sequences,
         *,
-        out: object,
+        capacity: int,
+        out: tuple[object, object],
         stream: object = None,
-    ) -> Spans:
-        """Expand what span_tables[table_rows[R]] names up to seq_lens[R]; return `out` as spans."""
-        arrays = out, *spans.places, *spans.scale_places, span_tables, table_rows, seq_lens
+    ) -> None:
+        """Write a plan to `out`: int32 plan[1 + capacity] and begins[R].
+
+        Nothing is read on the host. Spans beyond the capacity are left out: that they are none is
+        not checked; the caller must ensure it. Launches read the plan before they wait for the
+        previous kernel: it must not change until they have finished.
+        """
+        addresses = map(pointer_of, (*out, *sequences[:3]))
+        sizes = sequences.num_sequences, sequences.table_stride, self.floats.span_len, capacity
+        handle = stream_handle(stream, sequences.seq_lens)
+        self.planning.start(handle, (*addresses, *sizes))
+
+    def launch(self, spans: Spans, plan: object, *, out: object, stream: object = None) -> Spans:
+        """Expand the spans of a layer that a plan names; return `out` as spans.
+
+        `out` begins at a multiple of 16 bytes, and has room for as many as the plan's capacity.
+        """
+        arrays = out, *spans.places, *spans.scale_places, plan
         arguments = ExpandArguments._make(map(pointer_of, arrays))
-        if self.call is not None:
-            self.call(stream_handle(stream, seq_lens), arguments)
+        self.call(stream_handle(stream, plan), arguments)
         return Spans(out, self.floats)
 
 
@@ -156,35 +200,28 @@ def expanded_layout(dtype: str, layout: SpanLayout) -> SpanLayout:
 
 
 def prepare(
-    dtype: str,
-    layout: SpanLayout,
-    *,
-    sequences: int,
-    columns: int,
-    table_stride: int,
-    gpu: Gpu,
-    cache: FileCache | None = None,
+    dtype: str, layout: SpanLayout, *, gpu: Gpu, cache: FileCache | None = None
 ) -> PreparedExpansion:
-    """Return the expansion of `sequences` with at most `columns` spans each, compiled or cached.
+    """Return the expansion of spans of this layout on `gpu`, compiled or cached.
 
-    `table_stride` counts numbers from one row of the tables to the next. Raises ShapeError or
-    DTypeError for spans that are not expanded.
+    Raises ShapeError or DTypeError for spans that are not expanded.
     """
-    compiled = compile_variant(variant_for(dtype, layout), gpu.arch, cache or user_cache())
-    count = sequences * columns
-    grid = Launch((count, 2 * layout.kv_heads, 1), (_THREADS, 1, 1), overlaps=True)
-    sizes = _sizes(layout, columns, table_stride)
-    call = Call(load(compiled, gpu, EXPAND_SPANS), grid, sizes) if count else None
-    return PreparedExpansion(expanded_layout(dtype, layout), sequences, columns, call)
+    kept = cache or user_cache()
+    compiled = compile_variant(variant_for(dtype, layout), gpu.arch, kept)
+    parts = 2 * layout.kv_heads
+    blocks = -(-_BLOCKS_PER_SM * gpu.sm_count // parts)
+    grid = Launch((blocks, parts, 1), (_THREADS, 1, 1), overlaps=True)
+    call = Call(load(compiled, gpu, EXPAND_SPANS), grid, _sizes(layout))
+    plan = Call(load(compile_variant(PLAN, gpu.arch, kept), gpu, EXPAND_PLAN), _PLAN_LAUNCH)
+    planning = Launches([(plan, {})], ExpandPlanArguments._fields)
+    return PreparedExpansion(expanded_layout(dtype, layout), planning, call)
 
 
-def _sizes(layout: SpanLayout, columns: int, table_stride: int) -> ExpandSizes:
+def _sizes(layout: SpanLayout) -> ExpandSizes:
     keys, values = layout.key_scales, layout.value_scales
     assert keys is not None, "codes have scales"
     assert values is not None, "codes have scales"
     return ExpandSizes(
-        table_stride=table_stride,
-        columns=columns,
         span_len=layout.span_len,
         kv_heads=layout.kv_heads,
         span_stride=layout.span_stride,
@@ -202,7 +239,7 @@ def _sizes(layout: SpanLayout, columns: int, table_stride: int) -> ExpandSizes:
 
 def _variants() -> tuple[Variant, ...]:
     sizes = [(key, value) for key, value in SIZES if key != LATENT]
-    return tuple(
+    return PLAN, *(
         variant_for(dtype, layout_of(key, value, format))
         for dtype, format, (key, value) in product(OWN, CODES, sizes)
         if all(size * format.bits % 128 == 0 for size in (key, value))

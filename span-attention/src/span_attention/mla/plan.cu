@@ -16,27 +16,6 @@ constexpr int kLeast = 2;      // blocks of a group in one part
 // Blocks that are read while parts are written and merged.
 constexpr int kMergeCost = TILE == 64 ? 12 : 4;
 
-// The inclusive prefix sum over the threads; `all` becomes the sum over all of them.
-__device__ __forceinline__ int running_sum(int x, int& all) {
-  __shared__ int of_warp[kThreads / kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, x, step);
-    if (lane >= step) x += before;
-  }
-  __syncthreads();
-  if (lane == kWarp - 1) of_warp[warp] = x;
-  __syncthreads();
-  int before = 0, total = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) {
-    if (w == warp) before = total;
-    total += of_warp[w];
-  }
-  all = total;
-  return before + x;
-}
-
 struct Cut {
   int group, block;
 };
@@ -95,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       own = (lines + TILE * lanes - 1) / (TILE * lanes);
     }
     int all;
-    const int end = groups + running_sum(own, all);
+    const int end = groups + running_sum<kThreads>(own, all);
     if (slice < slices) ends[slice] = end;
     groups += all;
   }
@@ -129,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       cost = blocks + OVERHEAD;
     }
     int all;
-    records[1].z = total + running_sum(cost, all) - cost;
+    records[1].z = total + running_sum<kThreads>(cost, all) - cost;
     if (number < groups) {
       plan.group_words(number)[0] = records[0];
       plan.group_words(number)[1] = records[1];

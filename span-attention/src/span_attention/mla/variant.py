@@ -34,6 +34,7 @@ _PLAN: Final = Source(
     "span_attention",
     "mla/plan.cu",
     headers=("reduce.cuh", "overlap.cuh"),
+    own=("running_sum.cuh",),
     parts=("mla/plan.cuh",),
     kernels=(MLA_PLAN,),
 )

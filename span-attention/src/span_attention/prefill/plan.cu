@@ -24,27 +24,6 @@
 constexpr int kThreads = 1024, kBuckets = 1024, kHeader = 4;
 constexpr int kLeastShared = 6;  // blocks of keys: of fewer, adding up costs what sharing saves
 
-// The inclusive prefix sum over the threads; `carry` becomes the sum over all of them.
-__device__ __forceinline__ int running_sum(int x, int& carry) {
-  __shared__ int of_warp[kThreads / kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, x, step);
-    if (lane >= step) x += before;
-  }
-  __syncthreads();
-  if (lane == kWarp - 1) of_warp[warp] = x;
-  __syncthreads();
-  int before = 0, all = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) {
-    if (w == warp) before = all;
-    all += of_warp[w];
-  }
-  carry = all;
-  return before + x;
-}
-
 // Slices before which at least one tile ends after `tile`: the slice that it belongs to.
 __device__ __forceinline__ int slice_of(const int* ends, int slices, int tile) {
   int low = 0, high = slices - 1;
@@ -86,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (mine > 0) atomicMax(&most_keys, keys_of(slice));
     }
     int all;
-    const int end = num_tiles + running_sum(mine, all);
+    const int end = num_tiles + running_sum<kThreads>(mine, all);
     if (slice < slices) ends[slice] = end;
     num_tiles += all;
   }
@@ -124,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   int all;
-  const int mine = counts[thread], end = running_sum(mine, all);
+  const int mine = counts[thread], end = running_sum<kThreads>(mine, all);
   counts[thread] = end - mine;
   __syncthreads();
   for (int number = thread; number < num_tiles; number += kThreads) {

@@ -21,6 +21,7 @@ PLAN: Final = Variant.of(
         "span_attention",
         "prefill/plan.cu",
         headers=("reduce.cuh", "overlap.cuh"),
+        own=("running_sum.cuh",),
         kernels=(PREFILL_PLAN,),
     ),
     {"RAGGED": False},

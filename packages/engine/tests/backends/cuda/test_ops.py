@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import spaninfer_op_reference as definition
 from backends import ON_GPU, Backend
 from numpy.typing import NDArray
+from span_attention import expand
 from spaninfer_engine.backends.setup import DeviceSetup, KVMemory
 from spaninfer_engine.ops.scoring import Scoring
 from spaninfer_engine.ops.step import SpanCache, Step
@@ -19,6 +21,7 @@ from spaninfer_engine.step.batch import build_batch
 from spaninfer_engine.step.device import Updates
 from spaninfer_engine.step.plan import NewSequence, Slice, TableUpdate
 from spaninfer_engine.step.sequences import Sequences
+from spaninfer_kernel_launch import get_gpu
 
 torch = pytest.importorskip("torch")
 
@@ -165,6 +168,31 @@ def _expected(
     return np.concatenate(read)
 
 
+def _attend(spans: Spans, step: Step[Any], query: Any, scoring: Scoring) -> Any:
+    return spans.ops.attend(step, query, group=0, layer=LAYER, scoring=scoring)
+
+
+def _attend_by_graph(spans: Spans, step: Step[Any], query: Any, scoring: Scoring) -> Any:
+    """Capture the attention of a step without tokens, and replay it when it has these."""
+    stream, slices = torch.cuda.current_stream(), step.attention.slices
+    lengths = slices.lengths.clone()
+    slices.lengths.zero_()
+    unknown = replace(slices, prefills=())
+    for capture in (False, True):  # kernels are loaded before
+        anew = replace(step, attention=spans.ops.plan(unknown, (spans.cache,)))
+        graph = torch.cuda.CUDAGraph()
+        stream.synchronize()
+        if capture:
+            graph.capture_begin()
+        out = _attend(spans, anew, query, scoring)
+        if capture:
+            graph.capture_end()
+    slices.lengths.copy_(lengths)
+    graph.replay()
+    stream.synchronize()
+    return out.clone()
+
+
 def _check(
     backend: Backend,
     sizes: tuple[int, int, int, int],
@@ -175,6 +203,7 @@ def _check(
     window: int | None = None,
     alibi: Any = None,
     stored: Callable[[Array], Array] = lambda x: x,
+    attend: Callable[[Spans, Step[Any], Any, Scoring], Any] = _attend,
 ) -> None:
     group = _group(sizes)
     spans = Spans(backend, group, span_len)
@@ -187,8 +216,7 @@ def _check(
     def forward(step: Step[Any]) -> Any:
         spans.write(step, parts)
         asked = backend.put(spans.ops, query)
-        scoring = Scoring(**scores, alibi=alibi)
-        return spans.ops.attend(step, asked, group=0, layer=LAYER, scoring=scoring)
+        return attend(spans, step, asked, Scoring(**scores, alibi=alibi))
 
     actual = spans.run(parts, forward)
 
@@ -216,12 +244,30 @@ def test_scores_are_capped_limited_and_biased(
 
 @pytest.mark.parametrize("parts", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("sizes", [SIZES["14 to 2 of 64"], SIZES["8 to 2 of 128"]], ids=str)
+@pytest.mark.parametrize("attend", [_attend, _attend_by_graph])
 @pytest.mark.parametrize("kv_dtype", ["fp8", "int8", "uint4"])
 def test_codes_are_read_as_the_numbers_that_they_stand_for(
-    kv_dtype: Any, sizes: Any, parts: Any
+    kv_dtype: Any, attend: Any, sizes: Any, parts: Any
 ) -> None:
     _check(Coded("cuda", "bfloat16", lambda: CudaOps("bfloat16", kv_dtype=kv_dtype)),
-           sizes, parts, stored=_STORED[kv_dtype])  # fmt: skip
+           sizes, parts, stored=_STORED[kv_dtype], attend=attend)  # fmt: skip
+
+
+def test_a_captured_step_expands_codes_where_a_kernel_reads_floats(monkeypatch: Any) -> None:
+    backend = Coded("cuda", "bfloat16", lambda: CudaOps("bfloat16", kv_dtype="fp8"))
+    launched: list[int] = []
+    launch = expand.PreparedExpansion.launch
+    monkeypatch.setattr(
+        expand.PreparedExpansion,
+        "launch",
+        lambda self, *arrays, **more: launched.append(1) or launch(self, *arrays, **more),
+    )
+    has_kernel = get_gpu().arch == "sm_90a"
+
+    for attend in (_attend, _attend_by_graph):
+        _check(backend, SIZES["8 to 2 of 128"], STEPS["a chunk"], stored=_fp8, attend=attend)
+
+    assert len(launched) == (3 if has_kernel else 0)
 
 
 class Coded(Backend):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cuda import inputs
 from torch import Tensor
 
+from spaninfer_engine.backends.cuda.attention.expanded import spans_of_prompts
 from spaninfer_engine.backends.cuda.graphs.graphs import Captured, Graphs
 from spaninfer_engine.backends.cuda.graphs.memory import Sizes, StepMemory, lacks_memory
 from spaninfer_engine.backends.cuda.graphs.sampling import SamplingLaunches
@@ -119,6 +120,7 @@ class CudaDevice:
         self._mirror = SequenceMirror(setup.sequences, self, sizes.requests)
         self._graphs = graphs = Graphs(self._compute_shape, self._memory.blank)
         columns = None if reads_all_columns else sizes.max_spans
+        self._most_prompt_spans = ops.most_prompt_spans
         self._step_graphs = None if shapes is None else StepGraphs(shapes, graphs, columns)
         torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams
 
@@ -171,7 +173,7 @@ class CudaDevice:
         sampling = None if batch.num_masked else launches
         with torch.cuda.stream(self._stream):
             replay = None
-            if deltas is not None and self._step_graphs is not None:
+            if deltas is not None and self._step_graphs is not None and self._has_room(batch):
                 with_angles = any(self._rotaries)
                 replay = self._step_graphs.find(batch, sampling, num_spans, host_angles=with_angles)
             room = None if replay is None else replay.shape
@@ -253,6 +255,9 @@ class CudaDevice:
             replace(sizes, requests=1, rows=min(sizes.rows, LONGER)), with_cached=False
         )
         self._launch(first, first.table_rows.tolist(), SamplingWork()).wait()
+        if self._most_prompt_spans is not None:  # and one that is not worth their expansion
+            short = largest_batch(replace(sizes, requests=1, rows=1), with_cached=False)
+            self._launch(short, short.table_rows.tolist(), SamplingWork()).wait()
         with torch.cuda.stream(self._stream):
             for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
                 self._memory.blank(shape)
@@ -312,6 +317,11 @@ class CudaDevice:
             return None
         beyond = deltas.any() and (batch.stops + deltas).max() > self._sequences.max_len
         return None if beyond else deltas
+
+    def _has_room(self, batch: Batch) -> bool:
+        """Return True if the spans of a step's prompts fit where captured steps expand them."""
+        most = self._most_prompt_spans
+        return most is None or spans_of_prompts(batch, self._memory.sizes.span_len) <= most
 
     def _num_spans(self, max_len: int) -> int:
         """Return how many columns of the span tables a step reads: where it reads them all, the

@@ -222,6 +222,14 @@ class CudaOps(TorchOps):
         """Return what attention shares over the layers of a step; becomes `step.attention`."""
         return Plan(slices, caches, dict(self._pools), self.kernels)
 
+    @property
+    def most_prompt_spans(self) -> int | None:
+        """The most spans of prompts, in each cache group, that a captured step reads as floats;
+        None where it reads them as they are stored.
+        """
+        most = (self.kernels.attention.most_expanded(pool.layout) for pool in self._pools.values())
+        return min(filter(None, most), default=None)
+
     # ---- rows ------------------------------------------------------------------------------------
 
     def rms_norm(self, x: Tensor, *, weight: Tensor, eps: float, plus_one: bool) -> Tensor:

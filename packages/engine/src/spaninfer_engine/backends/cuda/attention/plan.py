@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spaninfer_engine.backends.cuda.attention.expanded import (
     ExpandedPrefill,
-    Expansion,
-    columns_to_expand,
+    PromptSlices,
+    are_better_expanded,
 )
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
@@ -148,22 +148,25 @@ class Plan:
         self, group: int, heads: int, window: int | None, rows: int, decodes: int
     ) -> BatchPrefill | ExpandedPrefill:
         """Return the attention of the slices behind the decodes."""
-        slices, kernels = self.slices, self._kernels
-        layout, tables = self.pools[group].layout, slices.tables[group]
-        bounds, lengths = slices.bounds[decodes:], slices.lengths[decodes:]
-        columns = columns_to_expand(slices.prefills, layout.span_len)
+        slices, kernels, layout = self.slices, self._kernels, self.pools[group].layout
+        prompts = PromptSlices(
+            slices.bounds[decodes:],
+            slices.lengths[decodes:],
+            slices.tables[group],
+            slices.rows[decodes:],
+        )
         # What a window hides may lie in spans that others have by now.
-        if columns is not None and window is None and kernels.attention.expands(layout):
-            asked = Expansion(tables, slices.rows[decodes:], lengths, columns)
-            expanded = ExpandedPrefill(kernels, layout, heads, asked, bounds)
-            expanded.plan(rows)
+        capacity = 0 if window is not None else kernels.attention.most_expanded(layout)
+        if capacity and are_better_expanded(slices.prefills, layout.span_len, capacity):
+            expanded = ExpandedPrefill(kernels, layout, heads)
+            expanded.plan(prompts, rows)
             return expanded
         prefill = kernels.attention.batch_prefill(layout, heads)
         prefill.plan(
-            bounds,
-            lengths,
-            tables,
-            table_rows=slices.rows[decodes:],
+            prompts.bounds,
+            prompts.lengths,
+            prompts.tables,
+            table_rows=prompts.rows,
             num_tokens=rows,
             window=window,
             stream=kernels.stream,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,25 @@ from spaninfer_engine.backends.cuda.kernels.sizes import ROWS
 if TYPE_CHECKING:
     from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 
-_KEPT = 256  # numbers of sequences and of their spans that are expanded
+_KEPT = 16  # layouts of spans that are expanded
+
+EXPANDED_BYTES = 256 << 20
+"""Memory that spans of codes are expanded to: the keys and values of 131,072 tokens in a layer of
+Qwen2.5-7B, of 16,384 in one with 32 KV heads of 128."""
+
+
+class ExpandedRoom(NamedTuple):
+    """The memory that spans are expanded to, and tables[C C] that name them in order: row b spans
+    b, b + 1, and so on.
+    """
+
+    memory: Tensor
+    tables: Tensor
+
+    @property
+    def capacity(self) -> int:
+        """Spans that fit."""
+        return len(self.tables)
 
 
 class AttentionKernels:
@@ -40,9 +58,9 @@ class AttentionKernels:
         self._latents: set[tuple[SpanLayout, int]] = set()
         self._selected_latents: set[tuple[SpanLayout, int]] = set()
         self._index_heads: set[int] = set()
-        self.expands = lru_cache(_KEPT)(self._is_better_expanded)
+        self.most_expanded = lru_cache(_KEPT)(self._count_expanded)
         self.expansion = prepared_once(_KEPT)(self._prepare_expansion)
-        self.expanded_tables = lru_cache(_KEPT)(self._make_expanded_tables)
+        self.expanded_room = lru_cache(_KEPT)(self._make_expanded_room)
 
     def prepare_every_size(self) -> None:
         """Prepare the decodes that came so far for all numbers of rows."""
@@ -76,36 +94,34 @@ class AttentionKernels:
         splits = not self._kernels.batch_invariant
         return BatchPrefill(layout, num_heads=heads, dtype=self._kernels.element, splits=splits)
 
-    def _is_better_expanded(self, layout: SpanLayout) -> bool:
-        """Return True if prompts of a layout, codes, are better read as floats.
+    def _count_expanded(self, layout: SpanLayout) -> int:
+        """Return how many spans of a layout, codes, may be read as floats; 0 where that is slower.
 
-        Captured steps read them as codes, so that invariant batches do so everywhere.
+        It depends on the other slices of a step whether they fit, so that invariant batches read
+        codes.
         """
         kernels = self._kernels
         if kernels.batch_invariant or not expand.takes(layout):
-            return False
+            return 0
         floats = expand.expanded_layout(self._dtype_name, layout)
-        return prefill.has_hopper_kernel(
-            prefill.PrefillOptions(self._dtype_name), floats, kernels.gpu
-        )
+        options = prefill.PrefillOptions(self._dtype_name)
+        if not prefill.has_hopper_kernel(options, floats, kernels.gpu):
+            return 0
+        return EXPANDED_BYTES // floats.span_stride
 
-    def _prepare_expansion(
-        self, layout: SpanLayout, sequences: int, columns: int, table_stride: int
-    ) -> expand.PreparedExpansion:
-        """Return the expansion of the codes of so many sequences with so many spans each."""
-        return expand.prepare(
-            self._dtype_name,
-            layout,
-            sequences=sequences,
-            columns=columns,
-            table_stride=table_stride,
-            gpu=self._kernels.gpu,
-        )
+    def _prepare_expansion(self, layout: SpanLayout) -> expand.PreparedExpansion:
+        """Return the expansion of spans of a layout, codes."""
+        return expand.prepare(self._dtype_name, layout, gpu=self._kernels.gpu)
 
-    def _make_expanded_tables(self, sequences: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Return tables [R M] of expanded spans and their rows [R]."""
-        spans = torch.arange(sequences * columns, dtype=torch.int32, device=self._kernels.device)
-        return spans.view(sequences, columns), spans[:sequences]
+    def _make_expanded_room(self, layout: SpanLayout) -> ExpandedRoom:
+        """Return where spans of a layout are expanded to."""
+        capacity = self.most_expanded(layout)
+        spans = torch.arange(2 * capacity, dtype=torch.int32, device=self._kernels.device)
+        return ExpandedRoom(self._expanded_memory, spans.as_strided((capacity, capacity), (1, 1)))
+
+    @cached_property
+    def _expanded_memory(self) -> Tensor:
+        return torch.empty(EXPANDED_BYTES, dtype=torch.uint8, device=self._kernels.device)
 
     def has_mla(self, layout: SpanLayout) -> bool:
         """Return True if latents of a layout have kernels of their own on this GPU."""
