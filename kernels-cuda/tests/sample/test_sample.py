@@ -580,7 +580,7 @@ def test_rows_that_blocks_hold_say_the_same_as_rows_that_are_read_again(
     np.testing.assert_array_equal(held[0], read[0])
 
 
-H200_AT_ONCE = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+H200_AT_ONCE = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 16: 7}
 
 
 def launches_of(monkeypatch, *, rows, row_bytes, arch="sm_90a", block_bytes=232_448):
@@ -601,12 +601,12 @@ def launches_of(monkeypatch, *, rows, row_bytes, arch="sm_90a", block_bytes=232_
 def test_the_fewer_rows_have_work_the_more_blocks_share_each(monkeypatch):
     kernel, made, used = launches_of(monkeypatch, rows=64, row_bytes=2 * 151_936)
 
-    for busy in (None, 64, 16, 7, 0, 100, 7):
+    for busy in (None, 64, 16, 8, 7, 0, 100, 7):
         kernel(stream=5, arguments=(), busy=busy)
 
-    assert [launch.grid for launch in made] == [(2, 64, 1), (6, 17, 1), (8, 15, 1)]
-    assert [launch.cluster for launch in made] == [(2, 1, 1), (6, 1, 1), (8, 1, 1)]
-    assert [launch.grid[0] for launch in used] == [2, 2, 6, 8, 8, 2, 8]
+    assert [launch.grid for launch in made] == [(2, 64, 1), (6, 17, 1), (8, 15, 1), (16, 7, 1)]
+    assert [launch.cluster for launch in made] == [(2, 1, 1), (6, 1, 1), (8, 1, 1), (16, 1, 1)]
+    assert [launch.grid[0] for launch in used] == [2, 2, 6, 8, 16, 16, 2, 16]
 
 
 @pytest.mark.parametrize("rows", [1, 7, 15, 16, 64, 200])
@@ -639,7 +639,7 @@ def test_blocks_hold_a_row_where_shared_memory_has_the_room(monkeypatch, length,
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("blocks", [2, 1, 3, 8])
+@pytest.mark.parametrize("blocks", [2, 1, 3, 8, 16])
 def test_however_many_blocks_share_a_row_it_draws_the_same(device, monkeypatch, blocks):
     # Every kernel and every way to a cut in one launch of few blocks: compute-sanitizer looks for
     # races here alone, for which it takes seconds per row (`nox -s sanitize`).

@@ -6,12 +6,25 @@ from spaninfer_kernel_launch import ShapeError
 from spaninfer_kernels_cuda.sample import PARAMETERS, defaults
 from spaninfer_kernels_cuda.sample.tuning import blocks_of_row, check
 
-H200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # clusters that run at once
+H200 = {2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 16: 7}  # clusters that run at once
 
 
 @pytest.mark.parametrize(
     ("rows", "blocks"),
-    [(1, 8), (15, 8), (16, 6), (18, 5), (30, 4), (32, 3), (40, 2), (66, 2), (67, 1), (4000, 1)],
+    [
+        (1, 16),
+        (7, 16),
+        (8, 8),
+        (15, 8),
+        (16, 6),
+        (18, 5),
+        (30, 4),
+        (32, 3),
+        (40, 2),
+        (66, 2),
+        (67, 1),
+        (4000, 1),
+    ],
 )
 def test_blocks_share_rows_while_all_of_them_run_at_once(rows, blocks):
     assert blocks_of_row(rows, H200) == blocks

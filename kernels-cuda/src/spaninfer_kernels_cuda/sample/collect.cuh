@@ -68,9 +68,12 @@ __device__ __forceinline__ void add_bins(int* bins, int count) {
 #pragma unroll 1
   for (int i = rank_in_cluster() * kThreads + threadIdx.x; i < count; i += blocks * kThreads) {
     int sum = 0;
+#pragma unroll 1
+    for (int first = 0; first < blocks; first += kMostBlocks) {  // of sample_typical up to twice
 #pragma unroll
-    for (int rank = 0; rank < kMostBlocks; ++rank) {
-      sum += rank < blocks ? in_block(bins, rank)[i] : 0;
+      for (int rank = first; rank < first + kMostBlocks; ++rank) {
+        sum += rank < blocks ? in_block(bins, rank)[i] : 0;
+      }
     }
     in_block(bins, 0)[i] = sum;
   }

@@ -6,16 +6,23 @@
 struct HeldRow {
   const Row& row;
   Shared& shared;
-  unsigned packs, begin, step;
+  unsigned begin, end;  // of the thread's packs, which lie kThreads apart, and of the block's
   bool is_held;
 
-  __device__ __forceinline__ HeldRow(const Row& row, Shared& shared)
-      : row(row),
-        shared(shared),
-        packs((row.length + kVector - 1) / kVector),
-        begin(rank_in_cluster() * kThreads + threadIdx.x),
-        step(blocks_of_cluster() * kThreads) {
-    is_held = row.changed == nullptr && (packs + step - 1) / step <= packs_in_shared_memory();
+  __device__ __forceinline__ HeldRow(const Row& row, Shared& shared, unsigned share)
+      : row(row), shared(shared) {
+    const unsigned first = rank_in_cluster() * share;
+    begin = first + threadIdx.x;
+    end = min(first + share, packs_of(row.length));
+    is_held =
+        row.changed == nullptr && (share + kThreads - 1) / kThreads <= packs_in_shared_memory();
+  }
+
+  // The packs of a block. Blocks have equally many: a row of 152,000 tokens has 1.2 or 2.3 for each
+  // thread, and were all threads of some blocks to have one more, the others would wait for them.
+  __device__ __forceinline__ static unsigned share_of(int length) {
+    const unsigned blocks = blocks_of_cluster();
+    return (packs_of(length) + blocks - 1) / blocks;
   }
 
   // To be called where passes over `row` itself have overwritten its packs.
@@ -32,7 +39,7 @@ struct HeldRow {
     const auto is_whole = [&](int first) { return is_aligned && first + kVector <= row.length; };
     Pack<T, kVector>* at = own();
 #pragma unroll 1
-    for (unsigned pack = begin; pack < packs; pack += step, at += kThreads) {
+    for (unsigned pack = begin; pack < end; pack += kThreads, at += kThreads) {
       const int first = static_cast<int>(pack * kVector);
       if (is_whole(first)) copy_16(at, row.raw + first, true);
     }
@@ -41,7 +48,7 @@ struct HeldRow {
     int worst = kSampled;
     at = own();
 #pragma unroll 1
-    for (unsigned pack = begin; pack < packs; pack += step, at += kThreads) {
+    for (unsigned pack = begin; pack < end; pack += kThreads, at += kThreads) {
       const int first = static_cast<int>(pack * kVector);
       float x[kVector];
       const Pack<T, kVector> copied = *at;
@@ -67,64 +74,48 @@ struct HeldRow {
     return worst;
   }
 
-  // A later pass.
+  // A later pass: calls visit(value, id, is_held): of a constant, what it decides is
+  // decided when the loop is compiled.
   template <typename Visit>
   __device__ __forceinline__ void each(Visit visit) const {
     if (agreed(!is_held)) {
-      each_of_row(visit);
+      each_of_row([&](float x, int id) { visit(x, id, false); });
       return;
     }
     const Pack<T, kVector>* at = own();
 #pragma unroll 1
-    for (unsigned pack = begin; pack < packs; pack += step, at += kThreads) {
+    for (unsigned pack = begin; pack < end; pack += kThreads, at += kThreads) {
       // By fours: registers are scarce.
 #pragma unroll 1
       for (int begin = 0; begin < kVector; begin += 4) {
         const Pack<T, 4> here = *reinterpret_cast<const Pack<T, 4>*>(&at->at[begin]);
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          visit(to_float(here.at[v]), static_cast<int>(pack * kVector) + begin + v);
+          const int id = static_cast<int>(pack * kVector) + begin + v;
+          visit(to_float(here.at[v]), id, true);
         }
       }
     }
   }
 
   // Writes what is kept, each block its own: a row of whole packs in which the other elements are
-  // -inf, or if the row is processed, a bit per token: T may not represent its values.
+  // -inf, or if the row is processed, a bit per token: T may not represent its values. Of an
+  // element, keeps(value, id, is_held) says whether it is.
   template <typename Keeps>
   __device__ __forceinline__ void write_kept(void* kept, Keeps keeps) const {
     if (agreed(row.is_processed())) {
       write_words(static_cast<unsigned*>(kept), keeps);
-      return;
-    }
-    const Pack<T, kVector>* at = own();
-#pragma unroll 1
-    for (unsigned pack = begin; pack < packs; pack += step, at += kThreads) {
-      const int first = static_cast<int>(pack * kVector);
-#pragma unroll 1
-      for (int begin = 0; begin < kVector; begin += 4) {  // by fours, as above
-        Pack<T, 4> here;
-        if (is_held) {
-          here = *reinterpret_cast<const Pack<T, 4>*>(&at->at[begin]);
-        } else {
-#pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            const int id = first + begin + v;
-            here.at[v] = id < row.length ? row.raw[id] : from_float<T>(-kInfinity);
-          }
-        }
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          if (!keeps(to_float(here.at[v]), first + begin + v)) {
-            here.at[v] = from_float<T>(-kInfinity);
-          }
-        }
-        *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(kept) + first + begin) = here;
-      }
+    } else if (agreed(is_held)) {
+      write_packs<true>(static_cast<T*>(kept), keeps);
+    } else {
+      write_packs<false>(static_cast<T*>(kept), keeps);
     }
   }
 
  private:
+  __device__ __forceinline__ static unsigned packs_of(int length) {
+    return (length + kVector - 1) / kVector;
+  }
   template <typename Visit>
   __device__ __forceinline__ int each_of_row(Visit visit) const {
     const auto visit_pack = [&](const Neighbours& here) {
@@ -142,16 +133,45 @@ struct HeldRow {
     return packs_behind(shared) + threadIdx.x;
   }
 
+  template <bool kIsHeld, typename Keeps>
+  __device__ __forceinline__ void write_packs(T* kept, Keeps keeps) const {
+    const Pack<T, kVector>* at = own();
+#pragma unroll 1
+    for (unsigned pack = begin; pack < end; pack += kThreads, at += kThreads) {
+      const int first = static_cast<int>(pack * kVector);
+#pragma unroll 1
+      for (int begin = 0; begin < kVector; begin += 4) {  // by fours, as above
+        Pack<T, 4> here;
+        if constexpr (kIsHeld) {
+          here = *reinterpret_cast<const Pack<T, 4>*>(&at->at[begin]);
+        } else {
+#pragma unroll
+          for (int v = 0; v < 4; ++v) {
+            const int id = first + begin + v;
+            here.at[v] = id < row.length ? row.raw[id] : from_float<T>(-kInfinity);
+          }
+        }
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          if (!keeps(to_float(here.at[v]), first + begin + v, kIsHeld)) {
+            here.at[v] = from_float<T>(-kInfinity);
+          }
+        }
+        *reinterpret_cast<Pack<T, 4>*>(kept + first + begin) = here;
+      }
+    }
+  }
+
   template <typename Keeps>
   __device__ __forceinline__ void write_words(unsigned* kept, Keeps keeps) const {
-    const unsigned words = (row.length + 31) / 32;
+    const unsigned words = (row.length + 31) / 32, step = blocks_of_cluster() * kThreads;
 #pragma unroll 1
-    for (unsigned word = begin; word < words; word += step) {
+    for (unsigned word = rank_in_cluster() * kThreads + threadIdx.x; word < words; word += step) {
       unsigned bits = 0;
 #pragma unroll 1
       for (int bit = 0; bit < 32; ++bit) {
         const int id = static_cast<int>(32 * word) + bit;
-        if (id < row.length && keeps(row.read(id), id)) bits |= 1u << bit;
+        if (id < row.length && keeps(row.read(id), id, false)) bits |= 1u << bit;
       }
       kept[word] = bits;
     }

@@ -55,7 +55,7 @@ __device__ __forceinline__ void list_largest(const HeldRow& held, Key bound, con
   int ahead = 0;
   if (threadIdx.x == 0) shared.count = shared.ahead = 0;
   __syncthreads();
-  held.each([&](float x, int id) {
+  held.each([&](float x, int id, bool) {
     mass += weight(x);
     ahead += mark.admits(x, id + 1);
     if (!floor.admits(x, id)) return;
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   Row row = row_of(logits, number, length, stride, params, slot, positions[number], allowed,
                    changed, processed);
   if (!params.processed) row.allowed = row.changed = nullptr;
-  HeldRow held(row, shared);
+  HeldRow held(row, shared, HeldRow::share_of(length));
   const float temperature = params.processed && !params.is_greedy() ? params.temperature : 1.0f;
   if (threadIdx.x == 0) shared.status = kSampled;
   __syncthreads();

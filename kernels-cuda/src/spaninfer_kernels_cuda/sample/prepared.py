@@ -37,11 +37,11 @@ from spaninfer_kernels_cuda.sample.kernels import (
     TypicalArguments,
 )
 from spaninfer_kernels_cuda.sample.tuning import (
-    MAX_BLOCKS,
     SHAPES,
     blocks_of_row,
     changed_bytes,
     check,
+    cluster_sizes,
     held_packs,
     kept_bytes,
     shared_bytes,
@@ -308,9 +308,10 @@ def _launch(rows: int, blocks: int, gpu: Gpu, held_bytes: int = 0) -> Launch:
 @lru_cache
 def _at_once(kernel: Kernel[Any]) -> Mapping[int, int]:
     """Return how many clusters of 2, 3, … blocks run at the same time; none before Hopper."""
-    if kernel.gpu.arch in BEFORE_HOPPER:
+    arch = kernel.gpu.arch
+    if arch in BEFORE_HOPPER:
         return {}
     return {
         blocks: clusters_at_once(kernel, _launch(1, blocks, kernel.gpu))
-        for blocks in range(2, MAX_BLOCKS + 1)
+        for blocks in cluster_sizes(arch, typical=kernel.signature.entry == SAMPLE_TYPICAL.entry)
     }

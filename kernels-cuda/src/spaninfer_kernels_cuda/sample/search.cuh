@@ -51,17 +51,25 @@ __device__ __forceinline__ int row_of_cluster(int rows, HasWork has_work, Shared
   const int number = static_cast<int>(blockIdx.y);
   if (static_cast<int>(gridDim.y) == rows) return has_work(number) ? number : -1;
   if (threadIdx.x == 0) shared.bin = -1;
-  Mass before = 0;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int before = 0;  // rows with work
 #pragma unroll 1
   for (int first = 0; first < rows; first += kThreads) {
     const int row = first + static_cast<int>(threadIdx.x);
     const bool takes_part = row < rows && has_work(row);
-    Mass total;
-    const Mass place = before + sum_before(Mass(takes_part), shared.mass_of_warp, &total);
+    const unsigned lanes = __ballot_sync(0xffffffffu, takes_part);
+    if (lane == 0) shared.counts[warp] = __popc(lanes);
+    __syncthreads();
+    const int warps = min((rows - first + kWarp - 1) / kWarp, kWarps);  // that have rows
+    int place = before + __popc(lanes & ((1u << lane) - 1));
+#pragma unroll 1
+    for (int other = 0; other < warps; ++other) {
+      if (other < warp) place += shared.counts[other];
+      before += shared.counts[other];
+    }
     if (takes_part && place == number) shared.bin = row;
-    before += total;
+    __syncthreads();
   }
-  __syncthreads();
   return shared.bin;
 }
 

@@ -14,6 +14,7 @@ constexpr int kList = 4096;     // keys that shared memory holds
 constexpr int kSamples = kList;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 constexpr int kMostBlocks = 8;  // of a cluster: MAX_BLOCKS of tuning.py
+constexpr int kMostOfTypical = 16;  // of one of sample_typical
 constexpr int kSpreadBins = 2 * kBins;  // in the memory of the masses
 constexpr int kRowDigitBits = 13, kRowBins = 1 << kRowDigitBits;  // in the memory of the list
 constexpr int kFewInZone = kList / 4;
@@ -54,10 +55,17 @@ struct Moments {
   float square;       // d * d
 };
 
-// The mass above keys that are listed, and their number.
+// What typical sampling looks for in a row: the keys that have the mass `wanted` of all candidates'
+// mass `total`, nearest to the expected d first.
+struct Target {
+  Mass wanted, total;
+  float expected, bins_per_deviation;
+};
+
+// The mass above keys that are listed, and their number; of a block also that of the blocks before.
 struct Listed {
   Mass above;
-  int count;
+  int count, count_before;
 };
 
 struct alignas(16) Shared {
@@ -79,11 +87,15 @@ struct alignas(16) Shared {
   Mass larger, reached;
   int lowest, highest;
   Mass above, inside, wanted;
+  void* kept;  // from here: of typical sampling, too
+  float typical_p;
+  Target target;
+  Listed listed;
   Zone zone;
   float zone_from;  // the value that is the unit of the zone's mass
-  float most_of[kMostBlocks];  // from here: written by the block of that number
-  Moments moments_of[kMostBlocks];
-  Listed listed_of[kMostBlocks];
+  float most_of[kMostOfTypical];  // from here: written by the block of that number
+  Moments moments_of[kMostOfTypical];
+  Listed listed_of[kMostOfTypical];
   Range range;  // read where it is needed: registers are scarce
 };
 static_assert(sizeof(Shared) + kStages * kThreads * 16 <= SHARED_BYTES, "what the host asks for");

@@ -26,12 +26,14 @@ SHAPES = {
 """By architecture. 512 threads take 1.2 times as long as 1024 (H200), whose 64 registers suffice
 only where they stand. Elsewhere these are the most for which neither NVRTC 13.0 nor 13.5 spills.
 Copies came with Ampere; the smaller chips of sm_80 and those of sm_120 have 99 KiB for a block."""
-LIST_BYTES = 59_104  # struct Shared of shared.cuh without the packs; it asserts that it fits
+LIST_BYTES = 59_520  # struct Shared of shared.cuh without the packs; it asserts that it fits
 _PACK_BYTES = 16
 MAX_LENGTH = 2**23  # masses are sums of up to 2^40 units per token, in 64 bits
 MAX_ROWS = 65535  # the second axis of a grid
 MAX_TOP = 128  # top log-probabilities; each token is compared with each
 MAX_BLOCKS = 8  # of a cluster, on every GPU that has clusters
+_BLOCKS_OF_TYPICAL = (10, 12, 14, 16)  # of one of sample_typical, too, which has room for 16,
+_WITH_16_BLOCKS = ("sm_90a", "sm_100a")  # on GPUs whose clusters may have so many
 
 
 def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
@@ -48,12 +50,22 @@ def blocks_of_row(rows: int, at_once: Mapping[int, int]) -> int:
     return max((blocks for blocks, clusters in at_once.items() if clusters >= rows), default=1)
 
 
+def cluster_sizes(arch: str, *, typical: bool) -> tuple[int, ...]:
+    """Return the blocks that a cluster may have, more than one; those of sample_typical more.
+
+    >>> cluster_sizes("sm_90a", typical=True), cluster_sizes("sm_120", typical=True)
+    ((2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16), (2, 3, 4, 5, 6, 7, 8))
+    """
+    sizes = tuple(range(2, MAX_BLOCKS + 1))
+    return (*sizes, *_BLOCKS_OF_TYPICAL) if typical and arch in _WITH_16_BLOCKS else sizes
+
+
 def shared_bytes(shape: Shape, packs: int = 0) -> int:
     """Return the shared memory of a block whose threads hold that many packs, or as many as each
     has in flight.
 
     >>> [shared_bytes(SHAPES[arch]) for arch in ("sm_75", "sm_80", "sm_90a")]
-    [59104, 79584, 124640]
+    [59520, 80000, 125056]
     """
     return LIST_BYTES + max(shape.stages, packs) * shape.threads * _PACK_BYTES
 

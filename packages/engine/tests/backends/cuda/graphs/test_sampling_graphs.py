@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import spaninfer_demo
 from spaninfer_engine import Completion, Engine, SamplingParams
 from spaninfer_engine.backends.cuda.graphs import step_graphs
-from spaninfer_engine.backends.cuda.graphs.sampling import FEW_ROWS, PLAIN
+from spaninfer_engine.backends.cuda.graphs.sampling import FEWEST_ROWS, PLAIN
 from spaninfer_engine.backends.cuda.graphs.shapes import GraphShape
 
 pytestmark = pytest.mark.gpu
@@ -90,7 +90,7 @@ def both() -> tuple[Answers, Answers]:
     assert {shape.sampling for shape in plain} == {PLAIN}
     samplings = {shape.sampling for shape in replayed}
     assert len(samplings) > len(WAYS), samplings
-    assert any(each is not None and each.typical == FEW_ROWS for each in samplings)
+    assert any(each is not None and each.typical == FEWEST_ROWS for each in samplings)
     return own, behind
 
 

@@ -5,6 +5,7 @@ import pytest
 from spaninfer_engine.backends.cuda.graphs.sampling import (
     ALL_ROWS,
     FEW_ROWS,
+    FEWEST_ROWS,
     PLAIN,
     SamplingLaunches,
 )
@@ -193,7 +194,9 @@ def test_the_step_that_is_captured_has_room_for_everything():
     ("work", "sampling"),
     [
         (SamplingWork(penalties=2), SamplingLaunches(penalties=True)),
-        (SamplingWork(typical=1), SamplingLaunches(typical=FEW_ROWS)),
+        (SamplingWork(typical=1), SamplingLaunches(typical=FEWEST_ROWS)),
+        (SamplingWork(typical=FEWEST_ROWS), SamplingLaunches(typical=FEWEST_ROWS)),
+        (SamplingWork(typical=FEWEST_ROWS + 1), SamplingLaunches(typical=FEW_ROWS)),
         (SamplingWork(logprobs=FEW_ROWS), SamplingLaunches(logprobs=FEW_ROWS)),
         (
             SamplingWork(penalties=20, typical=FEW_ROWS + 1, logprobs=20),

@@ -6,6 +6,8 @@ from typing import NamedTuple, Self
 
 from spaninfer_engine.step.sampling import SamplingWork
 
+FEWEST_ROWS = 7
+"""Rows with typical_p that clusters of more than 8 blocks compute at once on an H200."""
 FEW_ROWS = 15
 """Rows that clusters of 8 blocks, the largest, compute at once on an H200."""
 ALL_ROWS = 65_535
@@ -16,7 +18,8 @@ class SamplingLaunches(NamedTuple):
     """The kernels beside the one that samples tokens.
 
     Those of typical_p and of log-probabilities are launched for 0, FEW_ROWS or ALL_ROWS rows that
-    have such work; the fewer they are, the more blocks compute each.
+    have such work, those of typical_p for FEWEST_ROWS, too; the fewer they are, the more blocks
+    compute each.
     """
 
     penalties: bool = False
@@ -26,7 +29,8 @@ class SamplingLaunches(NamedTuple):
     @classmethod
     def of(cls, work: SamplingWork) -> Self:
         """Return the launches of a step in which that many rows have work."""
-        return cls(work.penalties > 0, _sized(work.typical), _sized(work.logprobs))
+        typical = FEWEST_ROWS if 0 < work.typical <= FEWEST_ROWS else _sized(work.typical)
+        return cls(work.penalties > 0, typical, _sized(work.logprobs))
 
     @property
     def samples_as_plain(self) -> bool:
