@@ -37,6 +37,7 @@ from spaninfer_kernel_launch import Timing, compile_all, get_gpu, record, record
 from spaninfer_kernels_cuda import (
     activation,
     delta_rule,
+    embedding,
     gemm,
     grouped_gemm,
     norm,
@@ -103,6 +104,10 @@ def row_cases() -> Iterator[Case]:
     )
     yield Case("activation.activate", lambda: activation.activate(x, "silu"), lambda: F.silu(x))
     yield Case("activation.gated", lambda: activation.gated(gate_up, "silu"))
+    ids = torch.arange(ROWS, dtype=torch.int32, device="cuda")
+    yield Case(
+        "embedding.embed", lambda: embedding.embed(square, ids), lambda: F.embedding(ids, square)
+    )
     yield Case("rope.rope", lambda: rope.rope(heads, cosine, sine))
     yield Case("quantize.quantize", lambda: quantize.quantize(x, "int8"))
     yield Case("gemm.gemm", lambda: gemm.gemm(x, square), lambda: F.linear(x, square))

@@ -16,6 +16,7 @@ Conventions of all operators:
 from spaninfer_kernels_cuda import (
     activation,
     delta_rule,
+    embedding,
     gemm,
     grouped_gemm,
     inputs,
@@ -34,6 +35,7 @@ from spaninfer_kernels_cuda.sample import sample_from_logits
 __all__ = [
     "activation",
     "delta_rule",
+    "embedding",
     "gemm",
     "grouped_gemm",
     "inputs",

@@ -232,6 +232,10 @@ class CudaOps(TorchOps):
 
     # ---- rows ------------------------------------------------------------------------------------
 
+    def embed(self, step: Step[Tensor], *, table: Tensor, scale: float) -> Tensor:
+        """Rows of the table by token id; the scale is rounded to the table's dtype."""
+        return self.kernels.embed(table, step.token_ids, scale)
+
     def rms_norm(self, x: Tensor, *, weight: Tensor, eps: float, plus_one: bool) -> Tensor:
         """Over the last axis, in float32."""
         return self.kernels.norm_rows(_RMS, x, weight, eps=eps, weight_offset=float(plus_one))

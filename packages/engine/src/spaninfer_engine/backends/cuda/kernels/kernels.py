@@ -21,7 +21,7 @@ from span_attention import (
     append,
 )
 from spaninfer_kernel_launch import Gpu, get_gpu
-from spaninfer_kernels_cuda import activation, gemm, norm, rope
+from spaninfer_kernels_cuda import activation, embedding, gemm, norm, rope
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.attention import AttentionKernels
@@ -61,6 +61,7 @@ class Kernels:
         self.attention = AttentionKernels(self)
         self._products: set[tuple[int, int, activation.Act | None]] = set()  # outputs, K, gate
         self._coded_norms: set[tuple[norm.NormOptions, int]] = set()  # and their channels
+        self._embedding = lru_cache(_KEPT)(self._prepare_embedding)
         self._norm = lru_cache(_KEPT)(self._prepare_norm)
         self._activation = lru_cache(_KEPT)(self._prepare_activation)
         self._rope = lru_cache(_KEPT)(self._prepare_rope)
@@ -125,6 +126,26 @@ class Kernels:
         return torch._C._cuda_getCurrentRawStream(self._index)
 
     # ---- rows ------------------------------------------------------------------------------------
+
+    def embed(self, table: Tensor, ids: Tensor, scale: float) -> Tensor:
+        """Return scale * table[ids] [T C] of table[V C] and ids[T] int32."""
+        out = self.empty(len(ids), table.shape[1])
+        self._embedding(len(ids), *table.shape, scale).launch(
+            table.data_ptr(), ids.data_ptr(), out=out.data_ptr(), stream=self.stream
+        )
+        return out
+
+    def _prepare_embedding(
+        self, rows: int, vocab: int, channels: int, scale: float
+    ) -> embedding.PreparedEmbedding:
+        return embedding.prepare(
+            rows=rows,
+            vocab=vocab,
+            channels=channels,
+            dtype=self.element,
+            gpu=self.gpu,
+            scale=scale,
+        )
 
     def norm_rows(
         self,
