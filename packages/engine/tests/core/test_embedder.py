@@ -469,7 +469,7 @@ class Ahead:
 def test_a_step_is_launched_before_the_one_in_front_of_it_is_waited_for(folder: Path) -> None:
     parts = build(EngineConfig(model=folder, backend="reference", step_tokens=41, max_running=2))
     device = Ahead(parts.runner._device)
-    runner = EmbeddingRunner(device, parts.runner._sequences)
+    runner = EmbeddingRunner(device, parts.runner._sequences, parts.runner._pool)
     with engine(folder) as at_once:
         expected = at_once.embed(TEXTS)
 

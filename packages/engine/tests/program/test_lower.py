@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from encoders import ENCODERS
 from families import FAMILIES
@@ -9,7 +11,8 @@ from spaninfer_engine.ops.bound import POOL, Result
 from spaninfer_engine.ops.table import Ops
 from spaninfer_engine.program.lower import lower
 from spaninfer_engine.program.program import Program, variants, without_media
-from spaninfer_engine.spec import Decoder, find, resolve
+from spaninfer_engine.spec import Decoder, Encoder, find, resolve
+from spaninfer_engine.spec.pooling_nodes import PoolKind
 
 
 def _decoder(name: str) -> Decoder:
@@ -209,9 +212,11 @@ def test_every_value_is_made_once_before_it_is_read_and_every_operator_is_in_the
     assert program.result in made
 
 
-def _encoder() -> Program:
+def _encoder(*kinds: PoolKind) -> Program:
     config = ENCODERS["with pooler"].config_json()
-    return lower(resolve(find(config), config))
+    model = resolve(find(config), config)
+    assert isinstance(model, Encoder)
+    return lower(replace(model, pool=replace(model.pool, kinds=kinds or model.pool.kinds)))
 
 
 def test_an_encoder_adds_types_caches_nothing_and_norms_behind_the_sums():
@@ -222,6 +227,26 @@ def test_an_encoder_adds_types_caches_nothing_and_norms_behind_the_sums():
     attention = ["attend_ragged", "merge_heads", "linear", "add", "layer_norm"]
     mlp = ["linear", "activation", "linear", "add", "layer_norm"]
     assert operators == [*embedding, *3 * (heads + attention + mlp), "pool"]
+
+
+@pytest.mark.parametrize("kind", ["cls", "last"])
+def test_behind_the_last_attention_rows_alone_are_computed_that_become_vectors(kind: PoolKind):
+    program = variants(_encoder(kind))[POOL]
+
+    operators = [item.operator for item in program.operations]
+    attention = len(operators) - 1 - operators[::-1].index("attend_ragged")
+    gathers = ["gather_rows", "gather_rows"]  # what attention made, and the residual stream
+    behind = ["merge_heads", "linear", "add", "layer_norm", "linear", "activation", "linear", "add"]
+    assert sorted(operators[attention + 1 :]) == sorted([*gathers, *behind, "layer_norm"])
+    assert set(operators[attention + 1 : attention + 3]) == {"gather_rows"}
+    assert program.result in program.operations[-1].outputs
+
+
+def test_vectors_of_two_kinds_are_pooled_from_all_rows():
+    operators = [item.operator for item in variants(_encoder("cls", "mean"))[POOL].operations]
+
+    assert operators[-1] == "pool"
+    assert "gather_rows" not in operators
 
 
 def test_an_encoder_has_one_program_which_returns_vectors():

@@ -41,8 +41,12 @@ def lower(model: Model) -> Program:
             x = program.add("gather_rows", x, name="rows")
             result, returns = _head(program, head, program.norm(norm, x)), Result.LOGITS
         case Encoder(norm=norm, pool=pool):
-            x = program.norm(norm, x)
-            result = program.add("pool", x, name="vectors", kinds=pool.kinds)
+            if pool.token is not None:
+                x = program.add("gather_rows", x, name="vectors")
+                result = program.norm(norm, x)
+            else:
+                x = program.norm(norm, x)
+                result = program.add("pool", x, name="vectors", kinds=pool.kinds)
             returns = Result.VECTORS
     return Program(tuple(program.operations), result, ropes(model), model.groups, returns)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from spaninfer_engine.request.texts import Text
 from spaninfer_engine.resource import Resource
+from spaninfer_engine.spec.pooling_nodes import Pool
 from spaninfer_engine.step.batch import cut_batch
 from spaninfer_engine.step.device import LaunchedTexts, TextDevice, Updates
 from spaninfer_engine.step.sequences import Sequences
@@ -16,8 +17,8 @@ from spaninfer_engine.step.sequences import Sequences
 class EmbeddingRunner(Resource):
     """Computes texts on a device that reads `sequences`: a text is there for one step."""
 
-    def __init__(self, device: TextDevice, sequences: Sequences) -> None:
-        self._device, self._sequences = device, sequences
+    def __init__(self, device: TextDevice, sequences: Sequences, pool: Pool) -> None:
+        self._device, self._sequences, self._pool = device, sequences, pool
 
     @property
     def lookahead(self) -> int:
@@ -30,7 +31,7 @@ class EmbeddingRunner(Resource):
             [text.ids for text in texts], [text.second_from for text in texts]
         )
         lengths = np.array([len(text.ids) for text in texts], np.int32)
-        return self._device.launch(cut_batch(lengths), Updates())
+        return self._device.launch(cut_batch(lengths, self._pool.token), Updates())
 
     def close(self) -> None:
         """Give the device's memory back; idempotent."""

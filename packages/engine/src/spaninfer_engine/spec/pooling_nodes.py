@@ -8,6 +8,7 @@ from typing import Literal
 from spaninfer_engine.spec.weight_nodes import Linear, Norm
 
 PoolKind = Literal["cls", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
+PoolToken = Literal["first", "last"]
 HeadActivation = Literal["identity", "tanh", "gelu", "relu"]
 
 
@@ -20,6 +21,12 @@ class Pool:
 
     kinds: tuple[PoolKind, ...]
     normalise: bool  # to length 1, where the caller says nothing
+
+    @property
+    def token(self) -> PoolToken | None:
+        """The token whose hidden state is a text's vector; None where it is no single one's."""
+        tokens: dict[tuple[PoolKind, ...], PoolToken] = {("cls",): "first", ("last",): "last"}
+        return tokens.get(self.kinds)
 
 
 @dataclass(frozen=True, slots=True)

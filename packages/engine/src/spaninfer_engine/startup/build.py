@@ -250,8 +250,8 @@ def _runner(
             faster = compute.backend.host_sampling(vocab)
             sampler = Sampler(vocab, faster.sample, faster.logprobs)
             return Runner(device, sequences, sampler, vocab=vocab)
-        case Encoder():
-            return EmbeddingRunner(device, sequences)
+        case Encoder(pool=pool):
+            return EmbeddingRunner(device, sequences, pool)
 
 
 def _head(asked: EngineConfig, checkpoint: Checkpoint, model: Model) -> PoolingHead | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Batch:
     """R slices with T tokens, W of which get logits.
 
     Slices of one token that lead the batch are decodes; logits are computed for the last positions
-    of each slice. All integers are int32.
+    of each slice, or for its first (`logits_first`). All integers are int32.
     """
 
     seq_ids: tuple[int, ...]
@@ -67,6 +67,7 @@ class Batch:
     num_device_samples: int
     num_masked: int
     device_reports: bool = False  # does the device report on prompts?
+    logits_first: bool = False  # is the one logit position of each slice its first?
     media: tuple[MediaRows, ...] = ()
 
     @property
@@ -153,7 +154,7 @@ class Batch:
 
     def logit_indices(self) -> Ints:
         """Return the tokens that get logits, [W]."""
-        if self.is_decode:
+        if self.is_decode or self.logits_first:
             return self.query_start_loc[:-1]
         loc = self.logit_start_loc
         return _ranges(self.query_start_loc[1:] - (loc[1:] - loc[:-1]), loc)
@@ -278,8 +279,11 @@ def _media_rows(
     return tuple(found)
 
 
-def cut_batch(lengths: Ints) -> Batch:
-    """Return the batch of rows that are no tokens of sequences, cut into runs of these lengths."""
+def cut_batch(lengths: Ints, token: Literal["first", "last"] | None = None) -> Batch:
+    """Return the batch of rows that are no tokens of sequences, cut into runs of these lengths.
+
+    `token` of each run is a logit position: its hidden state is the vector of a text.
+    """
     count = len(lengths)
     numbers, nothing = np.arange(count, dtype=np.int32), np.zeros(count, np.int32)
     return Batch(
@@ -289,7 +293,7 @@ def cut_batch(lengths: Ints) -> Batch:
         stops=lengths.astype(np.int32),
         rope_seq_lens=nothing,
         query_start_loc=_cumulated(lengths),
-        logit_start_loc=np.zeros(count + 1, np.int32),
+        logit_start_loc=np.arange(count + 1, dtype=np.int32) * (token is not None),
         samples=np.zeros(count, np.bool_),
         samples_on_device=np.zeros(count, np.bool_),
         masked=np.zeros(count, np.bool_),
@@ -298,6 +302,7 @@ def cut_batch(lengths: Ints) -> Batch:
         num_samples=0,
         num_device_samples=0,
         num_masked=0,
+        logits_first=token == "first",
     )
 
 

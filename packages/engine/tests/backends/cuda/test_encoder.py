@@ -120,7 +120,7 @@ def runner_on(folder: Path, dtype: Any) -> EmbeddingRunner:
     model, bound = bound_to(ops, folder)
     program = TextProgram(bound.run, ops, ropes(model), model.max_len)
     sequences = Sequences(0, max_len=model.max_len, span_len=32, num_rows=4)
-    return EmbeddingRunner(CudaTextDevice(program, sequences), sequences)
+    return EmbeddingRunner(CudaTextDevice(program, sequences), sequences, model.pool)
 
 
 def vectors_of(runner: EmbeddingRunner, texts: Any) -> Rows:

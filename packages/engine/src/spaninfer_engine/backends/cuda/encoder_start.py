@@ -13,7 +13,7 @@ from spaninfer_engine.backends.cuda.text_device import CudaTextDevice, TextProgr
 from spaninfer_engine.backends.setup import DeviceSetup
 from spaninfer_engine.backends.start import BoundModel, Tell
 from spaninfer_engine.cache.memory_plan import Demand, Needs
-from spaninfer_engine.spec.nodes import ropes
+from spaninfer_engine.spec.nodes import Encoder, ropes
 from spaninfer_engine.step.batch import cut_batch
 from spaninfer_engine.step.sequences import Sequences
 
@@ -26,7 +26,8 @@ class CudaEncoderStart:
     def __init__(self, bound: BoundModel, demand: Demand) -> None:
         self._ops: CudaEncoderOps = bound.ops
         self._demand = demand
-        rotations = ropes(bound.model)
+        assert isinstance(bound.model, Encoder), bound.model
+        self._pool, rotations = bound.model.pool, ropes(bound.model)
         self._program = TextProgram(bound.programs.run, self._ops, rotations, demand.max_len)
 
     def measure(self, tell: Tell) -> Needs:
@@ -53,4 +54,4 @@ class CudaEncoderStart:
         most = max(demand.step_tokens, demand.max_len)
         lengths = np.full(-(-most // demand.max_len), demand.max_len, np.int32)
         sequences = Sequences(0, max_len=demand.max_len, span_len=1, num_rows=len(lengths))
-        self._program.run(cut_batch(lengths), sequences)
+        self._program.run(cut_batch(lengths, self._pool.token), sequences)
