@@ -127,11 +127,13 @@ def test_the_largest_codes_of_16_bits_do_not_overflow():
 
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_sums_of_the_largest_codes_of_16_bits_with_a_sign_are_whole(group):
-    """128 products of 4,095 by 4,097 are 127 less than what 32 bits hold."""
+    """128 products of 4,095, the largest mean, by 4,097 are 127 less than what 32 bits hold."""
     signs = np.where(np.random.default_rng(7).random((64, 512)) < 0.5, -1, 1).astype(np.float32)
     signs[0], signs[1] = 1, -1
-    weight = pack(signs, Format("w13a13", group))
-    x = np.concatenate([signs[:12], -signs[:5]])
+    sizes = np.ones((64, 512), np.float32)
+    sizes[20:] = np.random.default_rng(8).uniform(0, 1, (44, 512)) ** 4  # a few that are largest
+    weight = pack(sizes * signs, Format("w13a13", group))
+    x = np.concatenate([signs[:12], signs[30:34], -signs[:5]])
     for rows in (x[:1], x[:4], x):
         out = np.full((len(rows), 64), NAN)
         linear(rows, weight, out=out)

@@ -7,8 +7,8 @@ and exported for ONNX Runtime, whose own tool fuses its operators and quantises 
 round, each program embeds the same sentences, in an order that changes; ratios are medians over
 rounds, of seconds and of CPU seconds, which neighbours on the machine lengthen less. Texts are
 token ids, so that tokenizers are no part of it, as long as sentences of `--texts`; ONNX Runtime
-gets them sorted by length, in batches, padded to the longest of each. A cosine is the least over
-sentences, to float32 of torch.
+gets them sorted by length, in batches, padded to the longest of each. bge-small is pooled by CLS,
+as published. A cosine is the least over sentences, to float32 of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,16 @@ Rows = NDArray[np.float32]
 Texts = Sequence[list[int]]
 Program = Callable[[Texts], Rows]
 
-SHAPES = {"minilm-l6": 6, "bge-small": 12}  # layers; 384 wide, 12 heads, 1,536 inside
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Layers of an encoder, 384 wide, with 12 heads and 1,536 inside; how its texts are pooled."""
+
+    layers: int
+    pooling: Literal["mean", "cls"]
+
+
+SHAPES = {"minilm-l6": Shape(6, "mean"), "bge-small": Shape(12, "cls")}
 LONGEST = 256  # tokens of a sentence, as the published MiniLM takes them
 BATCHES = (8, 16, 32)  # of ONNX Runtime, which gets the one that is fastest for a workload
 PEERS = ("onnxruntime float32", "onnxruntime int8")
@@ -59,15 +68,16 @@ def main() -> None:
     if asked.texts is not None:
         workloads[asked.texts.stem] = _lengths(asked.texts)[: asked.sentences]
     with tempfile.TemporaryDirectory() as folder:
+        pooling = SHAPES[asked.shape].pooling
         truth = write_weights(Path(folder), SHAPES[asked.shape], for_onnx=True)
-        sessions = _sessions(Path(folder))
+        sessions = {key: (each, pooling) for key, each in _sessions(Path(folder)).items()}
         engines = {"spaninfer float32": ours(Path(folder))}
         engines |= {f"spaninfer {kind}": ours(Path(folder), kind) for kind in asked.quantize}
         for name, lengths in workloads.items():
             rng = np.random.default_rng(0)
             texts = [rng.integers(3, 30000, length).tolist() for length in lengths]
-            batches = {key: _best_batch(session, texts) for key, session in sessions.items()}
-            peers = {key: partial(_padded, sessions[key], batches[key]) for key in sessions}
+            batches = {key: _best_batch(*session, texts) for key, session in sessions.items()}
+            peers = {key: partial(_padded, *sessions[key], batches[key]) for key in sessions}
             programs: dict[str, Program] = {**peers, **engines}
             expected = truth(texts)
             cosines = {
@@ -132,28 +142,43 @@ def _spent(program: Program, texts: Texts) -> Spent:
     return Spent(perf_counter() - wall, process_time() - cpu)
 
 
-def write_weights(folder: Path, layers: int, *, for_onnx: bool = False) -> Program:
+def write_weights(folder: Path, shape: Shape, *, for_onnx: bool = False) -> Program:
     """Write the weights, also `for_onnx`; return what computes with them by torch in float32."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        hidden_size=384, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=12,
-        initializer_range=0.05, attn_implementation="eager",
+        hidden_size=384, intermediate_size=1536, num_hidden_layers=shape.layers,
+        num_attention_heads=12, initializer_range=0.05, attn_implementation="eager",
     )  # fmt: skip
     model = transformers.BertModel(config, add_pooling_layer=False).eval()
     model.save_pretrained(folder)
+    _write_pooling(folder, shape.pooling)
 
     if for_onnx:
         _export(model, folder / "model.onnx")
 
     def truth(texts: Texts) -> Rows:
         with torch.no_grad():
-            rows = [model(torch.tensor([text])).last_hidden_state[0].mean(0) for text in texts]
-        return _unit(torch.stack(rows).numpy())
+            hidden = [model(torch.tensor([text])).last_hidden_state[0].numpy() for text in texts]
+        mean = shape.pooling == "mean"
+        return _unit(np.stack([rows.mean(0) if mean else rows[0] for rows in hidden]))
 
     return truth
+
+
+def _write_pooling(folder: Path, pooling: str) -> None:
+    """Write the files of sentence-transformers that name the pooling."""
+    kinds = ("Transformer", ""), ("Pooling", "1_Pooling")
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{kind}"}
+        for number, (kind, path) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    config = {"word_embedding_dimension": 384, "pooling_mode": pooling}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
 
 
 def _export(model: Any, file: Path) -> None:
@@ -221,17 +246,17 @@ def ours(folder: Path, format: str = "") -> Program:
     return lambda texts: engine.embed(texts, normalize=True)
 
 
-def _best_batch(session: Any, texts: Texts) -> int:
+def _best_batch(session: Any, pooling: str, texts: Texts) -> int:
     """Return the batch with the least CPU time, of three runs each."""
     return min(
         BATCHES,
         key=lambda batch: min(
-            _spent(partial(_padded, session, batch), texts).cpu for _ in range(3)
+            _spent(partial(_padded, session, pooling, batch), texts).cpu for _ in range(3)
         ),
     )
 
 
-def _padded(session: Any, batch: int, texts: Texts) -> Rows:
+def _padded(session: Any, pooling: str, batch: int, texts: Texts) -> Rows:
     order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
     rows = np.empty((len(texts), 384), np.float32)
     for first in range(0, len(order), batch):
@@ -243,7 +268,8 @@ def _padded(session: Any, batch: int, texts: Texts) -> Rows:
             mask[row, : len(texts[number])] = 1
         [hidden] = session.run(None, {"ids": ids, "mask": mask})
         weights = mask[..., None].astype(np.float32)
-        rows[some] = (hidden * weights).sum(1) / weights.sum(1)
+        means = (hidden * weights).sum(1) / weights.sum(1)
+        rows[some] = means if pooling == "mean" else hidden[:, 0]
     return _unit(rows)
 
 

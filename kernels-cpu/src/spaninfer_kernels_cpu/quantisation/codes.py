@@ -12,9 +12,9 @@ every byte; the bits above them, from the lowest on, are bits 4 to 6 of the four
 whose lower four bits are the low and the high half of word 3. Half a unit so needs no more than
 four words.
 
-16 bits are whole numbers with a sign, of which WIDE_LEVELS are used. Word 2i of a unit holds
-channels 4i and 4i + 2, word 2i + 1 channels 4i + 1 and 4i + 3, the first of them in its lower half:
-in this order activations of 16 bits lie (`quantize_activations`).
+16 bits are whole numbers with a sign; the mean of a group's sizes is WIDE_MEAN at most. Word 2i of
+a unit holds channels 4i and 4i + 2, word 2i + 1 channels 4i + 1 and 4i + 3, the first of them in
+its lower half: in this order activations of 16 bits lie (`quantize_activations`).
 
 A group has a scale, and perhaps a bias or a zero point, in one of two forms:
 
@@ -45,7 +45,7 @@ UNIT = 32  # channels, of codes that stand for one
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 PAIR_BITS, LEVELS = 7, 11  # of two numbers that share a code: 121 of 128 pairs
 NARROW_LEVELS = 181  # of weights and of activations: 16 bits hold 2 * 180 * 90, and no more levels
-WIDE_BITS, WIDE_LEVELS = 16, 8191  # 128 products of 4,095 by 4,097 are summed in 32 bits
+WIDE_BITS, WIDE_MEAN = 16, 4095  # so 32 bits hold 128 products with 4,097
 NUMBER_BITS: dict[ScaleNumber, int] = {"bfloat16": 16, "float16": 16, "float32": 32, "e8m0": 8}
 OUTER_BITS = 16
 _BYTE = 255
@@ -141,8 +141,6 @@ class Codes(Constant):
         """The number of numbers that a channel can have, but for a table."""
         if self.is_narrow:
             return NARROW_LEVELS
-        if self.is_wide:
-            return WIDE_LEVELS
         return LEVELS if self.is_paired else 1 << self.bits
 
     @property
@@ -152,9 +150,9 @@ class Codes(Constant):
 
     @property
     def most(self) -> int:
-        """The largest number of a channel, unsigned but in 16 bits."""
+        """The largest unsigned number of a channel; of 16 bits the largest mean size of a group."""
         if self.is_wide:
-            return WIDE_LEVELS // 2
+            return WIDE_MEAN
         return self.levels - 1 if self.table is None else max(self.table)
 
     def most_activation(self, channels: int) -> int:

@@ -66,9 +66,9 @@ class Format:
 
     kind      float32, bfloat16, asymmetric int2 to int6, int3.5 or int8, iq4_nl (16 uneven
               levels), w8a16 (int8 for activations of 16 bits), w7a7 (181 levels of weights and of
-              activations, so that AVX2 sums two products in 16 bits), w13a13 (8,191 levels of
-              weights and as many or more of activations, whose products of 128 channels are summed
-              in 32 bits), or "codes" that `form` describes
+              activations, so that AVX2 sums two products in 16 bits), w13a13 (13 bits or more of
+              weights and of activations, whose products of 128 channels are summed in 32 bits), or
+              "codes" that `form` describes
     group     channels that share a scale: 32, 64 or 128; None is a whole row; half a unit in codes
               of halves
     """

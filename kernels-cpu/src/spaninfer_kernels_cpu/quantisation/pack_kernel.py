@@ -24,6 +24,8 @@ Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
 SEARCHED_LEVELS = 11  # a search costs 16 ns a weight, and the rest 3: only for the coarsest grids
+_LARGEST = np.float32(0x7FFF)  # of a code of 16 bits
+_ROUNDED_BY = 0.51  # the most that rounding adds to one, and to the quotient that is rounded
 _FOUR = np.uint32(0x01010101)  # the lowest bit of each of four bytes
 _UNIT_ROOM = StackBytes(2 * UNIT)
 NARROWINGS, NARROWING = 5, np.float32(0.05)
@@ -64,10 +66,11 @@ def quantize_panel(
 
 
 @entry
-def quantize_wide_panel(weight: int, channels: int, group: int, most: int, panel: int) -> None:
-    """Write weight[64, channels], float32, into a panel as codes of 16 bits from -most to most.
+def quantize_wide_panel(weight: int, channels: int, group: int, mean: int, panel: int) -> None:
+    """Write weight[64, channels], float32, into a panel as codes of 16 bits.
 
-    A group has a scale, bfloat16: the largest size / most, rounded upwards.
+    A group has the least scale, rounded upwards to bfloat16, by which its codes have no more than
+    16 bits, and sizes of no more than `mean` in the mean.
     """
     code_bytes = 2 * PANEL * group
     for number in range((channels + group - 1) // group):
@@ -77,8 +80,12 @@ def quantize_wide_panel(weight: int, channels: int, group: int, most: int, panel
         count = min(channels - number * group, group)
         for output in range(PANEL):
             numbers = floats_at(weight + 4 * (output * channels + number * group), count)
-            least, largest = _ends(numbers)
-            scale = _next_bf16(max(-least, largest, np.float32(0)) / np.float32(most))
+            largest, total = np.float32(0), 0.0
+            for i in range(count):
+                largest = max(largest, abs(numbers[i]))
+                total += np.float64(abs(numbers[i]))
+            by_sum = np.float32(total / ((mean - _ROUNDED_BY) * group))
+            scale = _next_bf16(max(largest / _LARGEST, by_sum))
             scales[output] = upper_half(scale)
             step = scale if scale != 0 else np.float32(1)
             for i in range(group):

@@ -76,7 +76,8 @@ def pack(weight: NDArray[np.generic], format: Format) -> Packed:
     the grid still holds both. In 2, 3 and 3.5 bits it is the narrower grid whose errors' squares
     have the least sum. `spaninfer_op_reference.quantize_to_grid` defines them to the bit, and
     `quantize_to_table` those of iq4_nl: uneven levels, with the best of twelve scales. Those of
-    w13a13 are symmetric: the largest weight of a group is 4,095, or a little less.
+    w13a13 are symmetric: sizes of a group's codes are 4,095 in the mean at most, 12,000 the largest
+    where weights are normal.
     Apart from the result, this takes some megabytes whatever the size of the weight.
     """
     if weight.ndim != 2 or 0 in weight.shape:

@@ -41,7 +41,7 @@ QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 # What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,
 # where llama.cpp's groups of 32 cost 5.4e-5 (docs/decisions/0027)
 DEFAULT_GROUP: QuantizeGroup = 32
-# Groups of 128 embed 4 % more texts a second, but outliers then cost a cosine the sixth digit
+# Groups of 128 embed 7 % more texts a second, but outliers may then cost cosines their fifth digit
 # (docs/measurements/cpu-kernels.md)
 DEFAULT_GROUPS: Mapping[Quantize, QuantizeGroup] = {"w13a13": 64}
 KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")

@@ -87,7 +87,7 @@ QuantizeOption = Annotated[
     Quantize | None,
     _one_of(
         "Quantise weights while loading: fp8 and w8a8 on backend cuda; bfloat16, w8a16 (int8 "
-        "with activations in 16 bits), w13a13 (8,191 levels of both: float32's vectors of an "
+        "with activations in 16 bits), w13a13 (13 bits of both: float32's vectors of an "
         "encoder, faster) and w7a7 (181 levels of both) on cpu; int8 to int2, and "
         "iq4_nl (uneven levels, more exact than int4; 8 bits on cuda), on all, where torch and "
         "reference keep the rounded numbers and save no memory.",
