@@ -19,7 +19,7 @@ from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, Format, Kind
 
 WIDENED_ROWS = 4
 PAIRED_ROWS = 8
-NARROW_ROWS = 4
+CODED_ROWS = 4
 AHEAD = 4096  # bytes
 AVX2_AHEAD = 2048  # bytes
 PACED_BLOCKS = 2
@@ -66,9 +66,10 @@ def micro_kernels(
     # Where a vector is two registers of sixteen, widened bfloat16 weights take four more, and six
     # rows spill: 64 Gop/s against 83 with four, other kinds are faster with six (EPYC Zen 3). Bytes
     # by pairs have multiplications enough to hide spills: 99 to 101 Gop/s of 192 rows with four,
-    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight. Narrow ones have
-    # not: 151, 140 and 131 of 512 rows with four, six and eight. Nor have those of 16 bits: 118,
-    # 114 and 110 of 192 rows with four, five and six (EPYC, family 25, model 17).
+    # six and eight, but of 8 rows 71 with six, 78 with twice four, 103 with eight; so have pairs of
+    # numbers. Others have not: 151, 140 and 131 of 512 narrow rows with four, six and eight (EPYC
+    # Zen 3); 118, 114 and 110 of 192 rows of 16 bits with four, five and six, 144, 123 and 108 of
+    # int4 with four, six and eight (EPYC, family 25, model 17).
     rows, blocks = level.rows, level.blocks
     if blocks > 1:
         rows, blocks = (level.core.rows, blocks) if codes is None else level.core.code_tile
@@ -78,10 +79,9 @@ def micro_kernels(
         rows = WIDENED_ROWS
     elif codes is not None and isa_path == "whole scales":
         rows = WHOLE_ROWS[codes.sums_at_once]
-    elif codes is not None and (codes.is_narrow or codes.is_wide) and isa_path == "madd":
-        rows = NARROW_ROWS
-    elif codes is not None and isa_path == "madd" and kind != "int4":
-        rows = PAIRED_ROWS
+    elif codes is not None and isa_path == "madd":
+        by_pairs = codes.is_paired or (codes.pairs_at_once == 0 and not codes.is_wide)
+        rows = PAIRED_ROWS if by_pairs else CODED_ROWS
     by_parts = kind == "float32" and level.by_parts
     return one, MicroKernel(kind, isa_path, rows, blocks, codes=codes, by_parts=by_parts)
 
