@@ -9,6 +9,8 @@
 // Demands: channels % VECTOR == 0 and at most VECTOR * THREADS * PACKS; rows contiguous; one block
 //          per row of out.
 
+constexpr int kNan = 0x7fffffff;  // its bits
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     embed_rows(T* out, const T* table, const int* ids, int rows_of_table, int channels,
                float scale) {
@@ -29,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int first = (n * THREADS + threadIdx.x) * VECTOR;
     if (first >= channels) return;
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) x[n][v] = is_row ? scale * x[n][v] : __int_as_float(0x7fffffff);
+    for (int v = 0; v < VECTOR; ++v) x[n][v] = is_row ? scale * x[n][v] : __int_as_float(kNan);
     store_floats<VECTOR>(to + first, x[n]);
   }
 }
