@@ -114,12 +114,12 @@ def _add_words(b: Builder, unit: Unit, sums: Values, x: Values, steps: range) ->
 
 def _add_small(b: Builder, unit: Unit, sums: Values, x: Values, steps: range) -> Values:
     """Products with numbers of which 16 bits hold two at least."""
-    path, kind = DOTS[unit.micro.isa_path], codes_of(unit.micro)
-    at_once = kind.pairs_at_once
+    path, weights = DOTS[unit.micro.isa_path], codes_of(unit.micro)
+    at_once = weights.pairs_at_once
     if at_once == 1:
         return _add_ones(b, unit, sums, x, steps)
     # Not pairs, which come apart by look-ups: 192 rows at 110 Gop/s, in order at 77 to 105.
-    keeps_order = unit.micro.isa_path == "madd" and not kind.is_paired
+    keeps_order = unit.micro.isa_path == "madd" and not weights.is_paired
     for first in range(0, len(steps), at_once):
         running = [path.start_small(start) for start in sums]
         for step in steps[first : first + at_once]:

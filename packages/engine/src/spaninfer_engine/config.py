@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -38,13 +37,18 @@ WEIGHTS: tuple[Weights, ...] = ("checkpoint", "dummy")
 QUANTIZE: tuple[Quantize, ...] = get_args(Quantize)
 QUANTIZE_GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128, "row")
 
-# What is measured and published. A row's one scale costs 3 times as much in int8: 1.6e-4 nats,
-# where llama.cpp's groups of 32 cost 5.4e-5 (docs/decisions/0027)
-DEFAULT_GROUP: QuantizeGroup = 32
-# Groups of 128 embed 7 % more texts a second, but outliers may then cost cosines their fifth digit
-# (docs/measurements/cpu-kernels.md)
-DEFAULT_GROUPS: Mapping[Quantize, QuantizeGroup] = {"w13a13": 64}
 KV_DTYPES: tuple[KVDType, ...] = ("float32", "bfloat16", "float16", "fp8", "int8", "uint4")
+
+
+def default_group(quantize: Quantize) -> QuantizeGroup:
+    """Return the channels that share a scale where `quantize_group` is left out.
+
+    32, as measured and published: a row's one scale costs 3 times as much in int8, 1.6e-4 nats,
+    where llama.cpp's groups of 32 cost 5.4e-5 (docs/decisions/0027). Of w13a13 64: groups of 128
+    embed 7 % more texts a second, but outliers may then cost cosines their fifth digit
+    (docs/measurements/cpu-kernels.md).
+    """
+    return 64 if quantize == "w13a13" else 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +58,7 @@ class EngineConfig:
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json only
     quantize: Quantize | None = None  # the format that GEMM weights are rounded to while loading
-    quantize_group: QuantizeGroup | None = (
-        None  # channels that share a scale; None: 32 (w13a13: 64)
-    )
+    quantize_group: QuantizeGroup | None = None  # channels that share a scale; None: default_group
     keep_head: bool = False  # keep the output head in 16 bits where `quantize` rounds the rest
     backend: BackendName | None = None
     device: str | None = None  # "cpu", "cuda", "cuda:1"; "gpu" means cuda

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spaninfer_engine.config import (
-    DEFAULT_GROUP,
-    DEFAULT_GROUPS,
     EngineConfig,
     GroupLen,
     Quantize,
     QuantizeGroup,
+    default_group,
 )
 from spaninfer_engine.errors import ConfigError
 
@@ -73,7 +72,7 @@ def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None =
     """
     if quantize not in GROUPED:
         return Packing(quantize, None)
-    group = quantize_group or DEFAULT_GROUPS.get(quantize, DEFAULT_GROUP)
+    group = quantize_group or default_group(quantize)
     return Packing(quantize, None if group == "row" else group)
 
 
