@@ -1,10 +1,13 @@
 """Inputs of steps against a slice-by-slice definition; tests without a GPU come first."""
 
+import ctypes
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 
 import numpy as np
 import pytest
 from spaninfer_kernel_launch import captured, get_gpu, new_stream, pointer_of
+from spaninfer_kernel_launch.driver import call_driver, driver
 from spaninfer_kernels_cuda import inputs
 
 POISON = -(10**9)
@@ -107,7 +110,7 @@ def defined(world, slices):
 class Device:
     """The world on a GPU, and where inputs go, longer than any step and poisoned."""
 
-    def __init__(self, on_gpu, world, capacity=40, rows=600):
+    def __init__(self, on_gpu, world, capacity=300, rows=600):
         self.on_gpu, self.capacity = on_gpu, capacity
         self.known = on_gpu.put(world.known)
         self.tables = [on_gpu.put(table) for table in world.tables]
@@ -153,6 +156,7 @@ class Device:
         columns.query_start_loc[: count + 1] = np.cumsum([0, *(p.stop - p.start for p in slices)])
         columns.logit_start_loc[: count + 1] = np.cumsum([0, *(p.wanted for p in slices)])
         self.columns[:] = self.on_gpu.put(block)
+        self.on_gpu.wait()  # the kernels' stream does not wait for the framework's
         return {"num_slices": count, "num_tokens": int(columns.query_start_loc[count]),
                 "num_logits": int(columns.logit_start_loc[count])}  # fmt: skip
 
@@ -184,6 +188,9 @@ STEPS = {
         *(Slice(1, 31, 32, 1, 32), Slice(0, 32, 33, 1), Slice(6, 0, 150, 0)),
         *(Slice(2, 16, 149, 133, 149), Slice(3, 4, 5, 0), Slice(4, 99, 108, 3, 108)),
     ],
+    "as many as two looks find": [
+        *(Slice(i % 7, 3 * i % 90, 3 * i % 90 + i % 3, i % 3 > 0, i % 5 - 1) for i in range(300))
+    ],
     "many": [Slice(i % 7, 5 * i % 140, 5 * i % 140 + 1 + i % 9, i % 2, 9 * (i % 2) - 1)
              for i in range(40)],
 }  # fmt: skip
@@ -208,10 +215,10 @@ def test_inputs_are_those_of_each_slice(on_gpu, name):
 def test_tokens_and_logit_positions_behind_the_last_slice_pad(on_gpu, name):
     world = World.random()
     device = Device(on_gpu, world)
-    empty = [Slice(-1, 0, 0, 0)] * (40 - len(STEPS[name]))
+    empty = [Slice(-1, 0, 0, 0)] * (300 - len(STEPS[name]))
     sizes = device.fill([*STEPS[name], *empty])
     larger = {
-        "num_slices": 40,
+        "num_slices": 300,
         "num_tokens": sizes["num_tokens"] + 9,
         "num_logits": sizes["num_logits"] + 5,
     }
@@ -261,42 +268,88 @@ def test_a_captured_step_reads_the_columns_that_are_there_when_it_runs(on_gpu):
     with get_gpu().current(), new_stream() as stream, captured(stream, launch) as replay:
         for step in steps:
             assert device.fill(step) == sizes
-            on_gpu.wait()
             replay()
             on_gpu.wait()
 
             device.check(world, step, sizes)
 
 
+@contextmanager
+def pinned(*arrays):
+    """Yield addresses and views of pinned memory that holds these arrays."""
+    taken = []
+    with get_gpu().current():
+        try:
+            for array in arrays:
+                taken.append(call_driver(driver().cuMemHostAlloc, max(array.nbytes, 4), 0))
+                ctypes.memmove(taken[-1], array.ctypes.data, array.nbytes)
+            views = [
+                np.ndarray(
+                    array.shape, array.dtype, (ctypes.c_char * array.nbytes).from_address(at)
+                )
+                for at, array in zip(taken, arrays, strict=True)
+            ]
+            yield taken, views
+        finally:
+            for address in taken:
+                call_driver(driver().cuMemFreeHost, address)
+
+
 @pytest.mark.gpu
-def test_words_go_where_they_belong_and_nowhere_else(on_gpu):
-    draw = np.random.default_rng(1)
+@pytest.mark.parametrize("num_slices", [1, 5, 300, 1000])
+@pytest.mark.parametrize("sizes", [(), (1, 0, 640, 2, 129)], ids=["columns alone", "segments"])
+def test_words_and_columns_go_where_they_belong_and_nowhere_else(on_gpu, num_slices, sizes):
+    draw, capacity = np.random.default_rng(num_slices), 1000
     memory = np.full((50, 1000), POISON, np.int32)
-    pieces = [(row, 7 * row, draw.integers(0, 99, size, np.int32))
-              for row, size in ((0, 1), (3, 0), (9, 640), (49, 2), (20, 129))]  # fmt: skip
-    array = on_gpu.put(memory)
-    base = pointer_of(array)
-    to = np.array([base + 4 * (1000 * row + first) for row, first, _ in pieces])
+    pieces = [(9 * n, 7 * n, draw.integers(0, 99, size, np.int32)) for n, size in enumerate(sizes)]
+    array, block = on_gpu.put(memory), np.full(inputs.columns_len(capacity), POISON, np.int32)
+    columns, base = on_gpu.put(block), pointer_of(array)
+    sent = draw.integers(0, 99, len(block), np.int32)
+    to = np.array([base + 4 * (1000 * row + first) for row, first, _ in pieces], np.int64)
     begins = np.cumsum([0, *(len(words) for *_, words in pieces)], dtype=np.int32)
-    given = [on_gpu.put(each) for each in (to, begins, np.concatenate([p[2] for p in pieces]))]
+    words = np.concatenate([np.zeros(0, np.int32), *(words for *_, words in pieces)])
 
-    with new_stream() as stream:
-        inputs.prepare(gpu=get_gpu()).write(*given, segments=len(pieces), stream=stream)
-    on_gpu.wait()
+    with pinned(to, begins, words, sent) as ((*segments, own), _), new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).receive(
+            inputs.Segments(len(pieces), *segments),
+            columns,
+            own,
+            capacity=capacity,
+            num_slices=num_slices,
+            stream=stream,
+        )
+        on_gpu.wait()
 
-    for row, first, words in pieces:
-        memory[row, first : first + len(words)] = words
+    for row, first, piece in pieces:
+        memory[row, first : first + len(piece)] = piece
     np.testing.assert_array_equal(on_gpu.get(array), memory)
+    received, given = inputs.Columns.of(block, capacity), inputs.Columns.of(sent, capacity)
+    for name in ("table_rows", "starts", "stops", "sample_positions", "position_deltas"):
+        getattr(received, name)[:num_slices] = getattr(given, name)[:num_slices]
+    for name in ("query_start_loc", "logit_start_loc"):
+        getattr(received, name)[: num_slices + 1] = getattr(given, name)[: num_slices + 1]
+    np.testing.assert_array_equal(on_gpu.get(columns), block)
 
 
 @pytest.mark.gpu
-def test_no_slices_and_no_segments_are_no_launch(on_gpu):
-    kernels = inputs.prepare(gpu=get_gpu())
+@pytest.mark.parametrize("count", [1, 16, 511, 40_000])
+def test_results_arrive_in_pinned_memory_and_nothing_behind_them(on_gpu, count):
+    words = np.random.default_rng(count).integers(0, 2**31, count + 9, np.int32)
+    there = np.full(count + 9, POISON, np.int32)
+
+    with pinned(there) as ((to,), (arrived,)), new_stream() as stream:
+        inputs.prepare(gpu=get_gpu()).send(to, on_gpu.put(words), count, stream=stream)
+        on_gpu.wait()
+        there[:count] = words[:count]
+        np.testing.assert_array_equal(arrived, there)
+
+
+@pytest.mark.gpu
+def test_no_slices_are_no_launch(on_gpu):
     memory = np.arange(8, dtype=np.int32)
     array = on_gpu.put(memory)
 
-    kernels.derive(0, num_slices=0, num_tokens=0, num_logits=0, stream=0)
-    kernels.write(0, 0, 0, segments=0, stream=0)
+    inputs.prepare(gpu=get_gpu()).derive(0, num_slices=0, num_tokens=0, num_logits=0, stream=0)
 
-    on_gpu.wait()  # with these addresses a launch would be a fault, and memory be lost
+    on_gpu.wait()  # with this address a launch would be a fault, and memory be lost
     np.testing.assert_array_equal(on_gpu.get(array), memory)

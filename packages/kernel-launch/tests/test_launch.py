@@ -13,6 +13,7 @@ from spaninfer_kernel_launch import (
     Int32,
     Int64,
     Launch,
+    Launches,
     Pointer,
     ShapeError,
     Signature,
@@ -317,3 +318,51 @@ def test_launches_are_captured_and_replayed(kernel, stream):
         replay()
 
     np.testing.assert_array_equal(read(out), np.arange(2, 12, dtype=np.float32))
+
+
+@pytest.mark.gpu
+def test_several_kernels_started_often_become_a_graph_that_reads_each_starts_arguments(kernel):
+    gpu, names = get_gpu(), ("at", "value", "to", "out")
+    block = (32, 1, 1)
+    clusters = Launch((16, 1, 1), block, cluster=(1 if gpu.arch in BEFORE_HOPPER else 4, 1, 1))
+    launches = Launches(
+        [
+            (Call(kernel(SLOWLY), Launch((1, 1, 1), block)), {}),
+            (Call(kernel(COPY_AFTER), Launch((1, 1, 1), block, overlaps=True)), {"source": "at"}),
+            (Call(kernel(SIZE_OF_CLUSTER), clusters), {}),
+        ],
+        names,
+    )
+    with gpu.current(), new_stream() as one, new_stream() as two:
+        written, out = Array((1,), np.int32, gpu, one), Array((16,), np.int32, gpu, one)
+        copies = Array((60,), np.int32, gpu, one)
+        for number in range(60):
+            place = copies.pointer + 4 * number
+            stream = two if 20 <= number < 40 else one
+            launches.start(stream, (written.pointer, number, place, out.pointer))
+            if number in (19, 39):  # streams do not wait for each other
+                read(copies)
+
+        assert read(copies).tolist() == list(range(60))
+        if gpu.arch not in BEFORE_HOPPER:
+            assert read(out).tolist() == [4] * 16
+        assert launches._graphs.keys() == {one, two}
+        del written, out, copies  # memory is given back on a stream that exists
+
+
+@pytest.mark.gpu
+def test_a_stream_that_is_captured_takes_the_kernels_of_a_graph_one_by_one(kernel, stream):
+    gpu, launch = get_gpu(), Launch((1, 1, 1), (32, 1, 1))
+    calls = Call(kernel(SLOWLY), launch), Call(kernel(COPY_AFTER), launch)
+    launches = Launches([(calls[0], {}), (calls[1], {"source": "at"})], ("at", "value", "to"))
+    at, to = Array((1,), np.int32, gpu, stream), Array((3,), np.int32, gpu, stream)
+    for _ in range(20):
+        launches.start(stream, (at.pointer, 1, to.pointer))
+
+    def start(captured_stream, number):
+        launches.start(captured_stream, (at.pointer, 7 + number, to.pointer + 4 * number))
+
+    with captured(stream, start, launches=3) as replay:
+        replay()
+
+    assert read(to).tolist() == [7, 8, 9]

@@ -1,5 +1,6 @@
 """Boxes copied by TMA, as their tensor map says."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +84,23 @@ def test_a_box_arrives_swizzled_with_zeros_where_the_array_ends(source_of, colum
     order = np.arange(parts) ^ (row % 8 if columns == 64 else row // 2 % 4)
     swizzled = np.take_along_axis(expected, order[:, :, None], axis=1)
     np.testing.assert_array_equal(box.reshape(48, -1, 8), swizzled)
+
+
+@pytest.mark.gpu
+def test_a_thread_without_a_context_gets_the_same_map():
+    sizes = {"shape": SHAPE, "strides": (7 * 128, 128, 1), "box": (3, 16, 64)}
+    with new_stream() as stream:
+        array = Array(SHAPE, np.float16, get_gpu(), stream)
+        encode_tensor_map.cache_clear()
+        with get_gpu().current():
+            expected = encode_tensor_map(array.pointer, "float16", **sizes)
+        encode_tensor_map.cache_clear()
+
+        with ThreadPoolExecutor(1) as threads:
+            encoded = threads.submit(encode_tensor_map, array.pointer, "float16", **sizes)
+        del array  # its memory is given back on the stream
+
+        assert encoded.result() == expected
 
 
 def brought(torch, compiled, columns, dtype, gpu, stream):

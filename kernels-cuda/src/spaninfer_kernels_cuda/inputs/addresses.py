@@ -1,7 +1,7 @@
 """Columns that the host fills for a step, and addresses that the kernels read. Pure.
 
 A sequence is kept in a row: its tokens, and per cache group its span table. The columns describe
-the slices of one step, in its order, in one block of int32 that one copy takes to the GPU:
+the slices of one step, in its order, in one block of int32:
 
     table_rows [C] | starts [C] | stops [C] | sample_positions [C] | position_deltas [C]
     | query_start_loc [C + 1] | logit_start_loc [C + 1]
@@ -16,9 +16,9 @@ its tokens are `position_deltas` further: behind media that take fewer positions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,12 @@ class Columns:
         return cls(*(block[start:stop] for start, stop in pairwise(starts)))
 
 
+COLUMNS: Final = len(fields(Columns))
+
+
 def columns_len(capacity: int) -> int:
     """Return the words of a block for up to `capacity` slices."""
-    return 7 * capacity + 2
+    return COLUMNS * capacity + 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,20 @@ from spaninfer_kernel_launch import Launch
 
 THREADS = 128
 _WARP = 32
-_MAX_BLOCKS = 1024  # beyond, warps take several tokens; a prefill of this many takes milliseconds
+_PARTS = 3  # of what a token gets, each by a warp
+_MAX_BLOCKS = 1024  # beyond, warps take several parts; a prefill of this many takes milliseconds
 
 
-def token_blocks(tokens: int) -> int:
-    """Return blocks with a warp per token, rounded up so that few launches serve all sizes."""
-    return min(_next_power_of_2(-(-tokens * _WARP // THREADS)), _MAX_BLOCKS)
+def blocks_of_step(tokens: int, logits: int) -> int:
+    """Return blocks with a warp per part of a token and one per row of logits, rounded up so that
+    few launches serve all sizes.
+    """
+    return blocks_of((_PARTS * tokens + logits) * _WARP)
+
+
+def blocks_of(threads: int) -> int:
+    """Return blocks with so many threads, rounded up likewise."""
+    return min(_next_power_of_2(-(-threads // THREADS)), _MAX_BLOCKS)
 
 
 def launch_of(blocks: int) -> Launch:

@@ -43,6 +43,12 @@ class Gpu:
         _, context = driver().cuCtxGetCurrent()
         return int(context) == self.context
 
+    def make_current(self) -> None:
+        """Make this GPU's context the thread's current one; frameworks warn of a thread that has
+        none, or that gets one by their first call.
+        """
+        call_driver(driver().cuCtxSetCurrent, self.context)
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this GPU's context the thread's current one; restore the earlier one afterwards."""

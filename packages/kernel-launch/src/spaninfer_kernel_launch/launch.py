@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 from spaninfer_kernel_launch.driver import call_driver, driver, refusal
 from spaninfer_kernel_launch.errors import ShapeError, SignatureError
 from spaninfer_kernel_launch.gpu import Gpu
+from spaninfer_kernel_launch.launch_graph import LaunchGraph, Node
 from spaninfer_kernel_launch.module import Kernel
 from spaninfer_kernel_launch.signature import ArgumentsT, NoArguments, parameters_of
+from spaninfer_kernel_launch.stream import is_capturing
 from spaninfer_kernel_launch.variant import BEFORE_HOPPER
 
 _MAX_THREADS = 1024
@@ -66,7 +68,8 @@ class Launches:
     A kernel's arguments are found by name among `names`, those of the values, or in `constants`.
     Values that no kernel reads are addresses. Raises SignatureError for arguments in neither and
     where kernels read a value as different types. All of it goes through the driver alone, so
-    launches are captured into CUDA graphs like any other. Threads may share one.
+    launches are captured into CUDA graphs like any other; several kernels that are started often
+    are a graph themselves (launch_graph.py). Threads may share one.
     """
 
     def __init__(
@@ -79,12 +82,13 @@ class Launches:
         _check_found(calls, {*names, *constants})
         codes = _codes_of(names, read)
         packer = Struct(f"@{''.join(codes)}")
-        values = ctypes.create_string_buffer(packer.size)
+        self._values = values = ctypes.create_string_buffer(packer.size)
         start = ctypes.addressof(values)
         places = dict(zip(names, (start + begin for begin in _begins(codes)), strict=True))
         self._pack = partial(packer.pack_into, values, 0)
         self._held: list[object] = []  # memory that the driver reads
         self._kernels = []
+        self._nodes = []
         for (call, _), arguments in zip(calls, read, strict=True):
             given = [
                 places[name] if name in places else self._hold(code, constants[name])
@@ -97,7 +101,10 @@ class Launches:
             function = driver().CUfunction(call.kernel.handle)
             entry = call.kernel.signature.entry
             self._kernels.append((config, function, ctypes.addressof(pointers), entry))
+            self._nodes.append(Node(call.kernel, call.launch, ctypes.addressof(pointers)))
         self._stream = _NO_STREAM
+        self._graphs: dict[int, LaunchGraph] = {}  # by stream
+        self._are_many, self._starts = len(calls) > 1, 0  # without a graph
         self._launch = driver().cuLaunchKernelEx
         self._gpu = calls[0][0].kernel.gpu
         # The values lie in one place, and the driver is called without the GIL.
@@ -114,6 +121,11 @@ class Launches:
         self._acquire()  # half the time of a with statement
         try:
             self._pack(*values)
+            if self._are_many and (graph := self._graph_of(stream)) is not None:
+                if status := graph.start(stream, self._values.raw):
+                    entries = ", ".join(entry for *_, entry in self._kernels)
+                    raise refusal(f"launch of {entries}", status)
+                return
             if stream != self._stream:
                 for config, *_ in self._kernels:
                     config.hStream = stream
@@ -124,6 +136,17 @@ class Launches:
                     raise refusal(f"launch of {entry}", status)
         finally:
             self._release()
+
+    def _graph_of(self, stream: int) -> LaunchGraph | None:
+        """Return a stream's graph; None before one is worth it, and while it is captured."""
+        if is_capturing(stream):
+            return None
+        graph = self._graphs.get(stream)
+        if graph is None and len(self._graphs) < _MOST_GRAPHS:
+            self._starts += 1
+            if self._starts > _STARTS_BEFORE_GRAPH:
+                graph = self._graphs[stream] = LaunchGraph(self._nodes, self._values.raw)
+        return graph
 
     def _hold(self, code: str, value: Any) -> int:
         """Return the address of a constant, which is kept."""
@@ -228,6 +251,8 @@ def clusters_at_once(kernel: Kernel[Any], launch: Launch) -> int:
 
 
 _NO_STREAM = -1
+_STARTS_BEFORE_GRAPH = 16  # to make one takes as long as it saves in about 10
+_MOST_GRAPHS = 8
 _LAST_SPECIAL_STREAM = 2  # 0 and 1: the legacy default stream, 2: the one of the thread
 
 

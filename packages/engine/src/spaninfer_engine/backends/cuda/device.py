@@ -154,6 +154,7 @@ class CudaDevice:
 
     def launch(self, batch: Batch, updates: Updates) -> CudaStep:
         """Begin a step; returns at once."""
+        self._ops.gpu.make_current()  # steps are launched by a thread of their own
         try:
             rows = self._mirror.sync(batch, updates)
             return self._launch(batch, rows, self._mirror.sampling_work(batch))
@@ -179,9 +180,9 @@ class CudaDevice:
             room = None if replay is None else replay.shape
             known = np.zeros_like(batch.starts) if deltas is None else deltas
             padding = write_columns(self._memory.columns, batch, rows, known, room)
-            self._memory.send(angles, self._ops.stream)
+            whole = StepShape.of(batch, sampling) if room is None else room.step
+            self._memory.receive(whole.num_slices, angles, self._ops.stream)
             if replay is None:
-                whole = StepShape.of(batch, sampling)
                 prefills = batch.runs(rows, first=batch.num_decodes)
                 media = self._among_media(batch) if deltas is None else None
                 logits, sampled = self._compute(whole, prefills, num_spans, media), sampling
@@ -226,7 +227,8 @@ class CudaDevice:
         elif at.sampled != at.launches:
             batch = self._sampler.batch(at.logits)
             self._sampler.compute_logprobs(at.logits, batch, at.launches, stream)
-        step.arrive(self._sampler.fetch(len(at.logits), has_logprobs=at.launches.logprobs > 0))
+        has_logprobs = at.launches.logprobs > 0
+        step.arrive(self._sampler.fetch(len(at.logits), stream, has_logprobs=has_logprobs))
 
     def copy_spans(self, copies: Sequence[SpanCopy]) -> Callable[[], None]:
         """Copy rows on the stream of the steps."""

@@ -116,7 +116,7 @@ class StepMemory:
         self._block = self._ints(inputs.columns_len(sizes.slices))
         self._pinned = [torch.empty_like(self._block, device="cpu").pin_memory() for _ in range(2)]
         self._columns = [inputs.Columns.of(each.numpy(), sizes.slices) for each in self._pinned]
-        self._writes = PendingWrites(kernels, device)
+        self._writes = PendingWrites()
         self._input_addresses = torch.from_numpy(self._addresses()).to(device)
 
     @property
@@ -133,19 +133,35 @@ class StepMemory:
         """Drop the queued writes."""
         self._writes.forget()
 
-    def send(self, angles: Sequence[Rotation[NDArray[np.float32]] | None], stream: int) -> None:
-        """Send the columns, and all that was written, on torch's current stream.
+    def receive(
+        self,
+        num_slices: int,
+        angles: Sequence[Rotation[NDArray[np.float32]] | None],
+        stream: int,
+    ) -> None:
+        """Let the GPU read the columns of so many slices, and all that was written, on torch's
+        current stream, whose handle is `stream`.
 
         `angles` has an entry per rotary embedding: None where the device has a table of its own.
         """
-        self._writes.send(stream)
-        self._block.copy_(self._pinned[0], non_blocking=True)
+        self._kernels.receive(
+            self._writes.take(),
+            self._block.data_ptr(),
+            self._pinned[0].data_ptr(),
+            capacity=self.sizes.slices,
+            num_slices=num_slices,
+            stream=stream,
+        )
         for place, sent in zip(self.rotations, angles, strict=True):
             if sent is not None:
                 for out, array in zip(place, sent, strict=True):
                     out[: len(array)].copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
         self._pinned.reverse()
         self._columns.reverse()
+
+    def send(self, to: int, words: Tensor, count: int, stream: int) -> None:
+        """Send the first of words[N] to pinned memory at the address `to`."""
+        self._kernels.send(to, words.data_ptr(), count, stream=stream)
 
     def blank(self, shape: GraphShape) -> None:
         """Fill a step of this shape with padding, on torch's current stream, and wait for it.

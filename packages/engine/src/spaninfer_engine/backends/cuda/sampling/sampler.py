@@ -109,11 +109,15 @@ class GpuSampler:
         pinned = torch.empty_like(words, device="cpu", pin_memory=True)
         return Reported(pinned.copy_(words, non_blocking=True), count)
 
-    def fetch(self, count: int, *, has_logprobs: bool) -> Sampled:
-        """Send the newest `count` tokens to the host, with log-probabilities, in one copy."""
+    def fetch(self, count: int, stream: int, *, has_logprobs: bool) -> Sampled:
+        """Send the newest `count` tokens to the host, with log-probabilities, on torch's current
+        stream, whose handle is `stream`.
+        """
         self._arriving.reverse()
         words = count * (2 + has_logprobs * _LOGPROB_WORDS)
-        return self._arriving[0].fetch(self._out, words, count)
+        arriving = self._arriving[0]
+        self._memory.send(arriving.address, self._out, words, stream)
+        return arriving.sent(words, count)
 
     def batch(self, logits: Tensor) -> sample.SampleBatch:
         """Return the rows of logits[W V] with the newest step's parameters and positions."""
@@ -164,9 +168,13 @@ class _Arriving:
         self._words = self._pinned.numpy()
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def fetch(self, out: Tensor, words: int, count: int) -> Sampled:
-        """Begin to copy that many words, about `count` tokens, on torch's current stream."""
-        self._pinned[:words].copy_(out[:words], non_blocking=True)
+    @property
+    def address(self) -> int:
+        """The address of the memory."""
+        return self._pinned.data_ptr()
+
+    def sent(self, words: int, count: int) -> Sampled:
+        """Return that many words, about `count` tokens, which torch's current stream sends here."""
         self._arrived.record()
         return Sampled(self._words[:words], count, self._arrived)
 
