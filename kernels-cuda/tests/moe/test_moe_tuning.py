@@ -8,13 +8,13 @@ from spaninfer_kernels_cuda.moe.tuning import (
     Tile,
     check_route,
     check_shape,
+    cluster_blocks,
     combine_threads,
     down_tile,
     experts_per_lane,
     launch_gemv,
     launch_route,
     launch_sort,
-    routers,
     takes_gemv,
     up_tile,
 )
@@ -61,30 +61,67 @@ def test_layers_without_a_kernel_are_refused(shape, message):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "blocks", "warps", "sorts"),
-    [(1, 1, 32, 0), (32, 1, 32, 0), (33, 5, 8, 0), (1024, 128, 8, 0), (1025, 33, 32, 5)],
+    ("tokens", "arch", "blocks", "of_block", "warps"),
+    [
+        (0, "sm_90a", 1, 1, 4),
+        (9, "sm_90a", 1, 9, 9),
+        (64, "sm_90a", 8, 8, 8),
+        (256, "sm_90a", 8, 32, 32),
+        (257, "sm_90a", 16, 17, 17),
+        (64, "sm_80", 1, 64, 32),
+    ],
 )
-def test_one_launch_sorts_up_to_1024_tokens(tokens, blocks, warps, sorts):
+def test_a_cluster_routes_and_sorts(tokens, arch, blocks, of_block, warps):
     shape = RouteShape(tokens, 128, 8)
 
-    sort = launch_sort(shape)
+    grid = launch_route(shape, cluster_blocks(shape, arch))
 
-    assert launch_route(shape, sorts=True).grid == (blocks, 1, 1)
-    assert routers(shape) == warps
-    assert (sort.grid[0] if sort else 0) == sorts
+    assert grid.of_block == of_block
+    assert grid.launch.grid == grid.launch.cluster == (blocks, 1, 1)
+    assert grid.launch.block == (32 * warps, 1, 1)
+
+
+@pytest.mark.parametrize(("experts", "most"), [(128, 1024), (256, 1024), (384, 512), (512, 512)])
+def test_more_tokens_are_sorted_by_launches_of_their_own(experts, most):
+    shapes = [RouteShape(tokens, experts, 8) for tokens in range(1100)]
+
+    sorted_at_once = [shape.tokens for shape in shapes if cluster_blocks(shape, "sm_90a")]
+
+    assert sorted_at_once == list(range(most + 1))
+    assert cluster_blocks(RouteShape(65, experts, 8), "sm_80") == 0
+    assert cluster_blocks(RouteShape(257, experts, 8), "sm_100a") == 0
+    assert launch_sort(RouteShape(1025, experts, 8)).grid == (5, 1, 1)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(("experts", "words"), [(8, 32), (512, 16)])
+def test_blocks_of_a_cluster_have_all_tokens_and_a_thread_for_each_expert(arch, experts, words):
+    shapes = [RouteShape(tokens, experts, 2) for tokens in range(1025)]
+    for shape in shapes:
+        if not (blocks := cluster_blocks(shape, arch)):
+            continue
+
+        grid = launch_route(shape, blocks)
+
+        assert blocks * grid.of_block >= shape.tokens
+        assert blocks * -(-grid.of_block // 32) <= words  # of a set
+        assert grid.of_block <= 4 * words  # tokens that shared memory of a block holds
+        assert experts <= grid.launch.block[0] <= (1024 if experts <= 256 else 512)
 
 
 @pytest.mark.parametrize(("tokens", "threads"), [(1, 32), (4, 128), (100, 256)])
 def test_without_a_sort_there_are_no_threads_but_routers(tokens, threads):
-    assert launch_route(RouteShape(tokens, 128, 8), sorts=False).block == (threads, 1, 1)
+    grid = launch_route(RouteShape(tokens, 128, 8), 0)
+
+    assert grid.launch.block == (threads, 1, 1)
 
 
 def test_a_sort_of_no_tokens_says_that_no_expert_has_one():
-    assert launch_route(RouteShape(0, 128, 8), sorts=True).grid == (1, 1, 1)
+    assert launch_route(RouteShape(0, 128, 8), 1).launch.grid == (1, 1, 1)
 
 
 def test_no_token_is_no_launch():
-    assert launch_route(RouteShape(0, 128, 8), sorts=False) is None
+    assert launch_route(RouteShape(0, 128, 8), 0) is None
     assert launch_gemv(0, 768, up_tile(2048)) is None
 
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import spaninfer_op_reference as definition
-from spaninfer_kernel_launch import DeviceError, DTypeError, ShapeError
+from spaninfer_kernel_launch import DeviceError, DTypeError, ShapeError, get_gpu
 from spaninfer_kernels_cuda.moe import RouteOptions, route
 
 ROUTERS = {
@@ -21,7 +21,7 @@ ROUTERS = {
     "most": (512, RouteOptions(32, normalise=True)),
 }
 WITH_CORRECTION = {"deepseek_v3", "kimi_k2", "deepseek_v4", "ernie4_5"}
-TOKENS = [0, 1, 32, 33, 500, 5000]  # one block, several, and a sort of its own
+TOKENS = [0, 1, 16, 17, 300, 512, 1024, 5000]  # one block, clusters, and a sort of its own
 
 
 def test_the_variant_carries_the_rule():
@@ -81,23 +81,24 @@ def test_shared_experts_follow_those_that_are_chosen(on_gpu, tokens):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [12, 200, 333])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_of_equal_scores_the_lowest_expert_wins(on_gpu, dtype):
+def test_of_equal_scores_the_lowest_expert_wins(on_gpu, dtype, tokens):
     options = RouteOptions(8, groups=4, group_topk=2, group_score="max")
-    logits = np.round(random(333, 64)).astype(dtype)
+    logits = np.round(random(tokens, 64)).astype(dtype)
     logits[:3] = np.array([0.0, -np.inf, np.inf])[:, None].astype(dtype)
     logits[3, ::2] = -0.0
 
     chosen = run(on_gpu, logits, options)
 
-    finite = np.arange(333) > 2
+    finite = np.arange(tokens) > 2
     assert (chosen.ids[~finite] == np.arange(8)).all()
     assert (chosen.ids[finite] == choose(logits[finite], options)[0]).all()
     check_maps(chosen, 64)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [5, 90, 5000])
+@pytest.mark.parametrize("tokens", [5, 90, 300, 1024, 5000])
 @pytest.mark.parametrize("kind", ["all to one", "zipf", "padded", "only padding"])
 def test_uneven_choices_are_sorted(on_gpu, tokens, kind):
     logits, slots = random(tokens, 64), None
@@ -115,6 +116,26 @@ def test_uneven_choices_are_sorted(on_gpu, tokens, kind):
     assert (chosen.shares[padding] == 0).all()
     assert (chosen.ids[~padding] == choose(logits[~padding], RouteOptions(8))[0]).all()
     check_maps(chosen, 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cluster", [0, 1, 2, 8])
+def test_clusters_of_any_size_and_launches_of_their_own_sort_alike(on_gpu, cluster):
+    tokens, experts, options = 100, 64, RouteOptions(6, normalise=True, shared=2)
+    pairs, given = tokens * options.choices, random(tokens, experts)
+    choice = route.prepare(options, tokens=tokens, experts=experts, gpu=get_gpu(), cluster=cluster)
+    numbers = [on_gpu.put(np.full(size, -7, np.int32)) for size in (pairs, pairs, 66, pairs)]
+    shares = on_gpu.put(np.full(pairs, np.nan, np.float32))
+    out = route.Routing(numbers[0], shares, *numbers[1:])
+    workspace = on_gpu.put(np.full(choice.workspace_bytes + 1, 255, np.uint8))
+
+    choice.launch(on_gpu.put(given), out=out, workspace=workspace)
+    on_gpu.wait()
+
+    chosen = run(on_gpu, given, options)
+    for ours, publics in zip(out, chosen, strict=True):
+        assert (on_gpu.get(ours) == publics.ravel()).all()
+    check_maps(chosen, 66)
 
 
 def run(on_gpu, logits, options, correction=None, slots=None):

@@ -112,6 +112,11 @@ class GroupedGemm:
         """True if either GEMM draws its tasks from a ticket."""
         return self.first.draws or self.second.draws
 
+    def start_clear(self, handle: int, ticket: int) -> None:
+        """Initialise a ticket on the stream with this handle, the default stream included."""
+        drawing = self.first if self.first.draws else self.second
+        drawing.start_clear(handle, ticket)
+
     def up(
         self,
         x: object,

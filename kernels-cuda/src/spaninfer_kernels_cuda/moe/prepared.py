@@ -126,7 +126,7 @@ class PreparedMoe:
     """An expert layer of one number of tokens.
 
     `launch` needs `workspace_bytes` of memory with any content that begins at a multiple of 16
-    bytes, and a ticket (`route.PreparedRoute`).
+    bytes, and a ticket (`PreparedGroupedGemm.launch`).
     """
 
     shape: MoeShape
@@ -179,9 +179,7 @@ class PreparedMoe:
         ids, shares, order, ends, place, counts, h, y = (
             at.workspace + part for part in self._parts
         )
-        chosen = RouteArguments(
-            ids, shares, order, ends, place, at.ticket, at.logits, at.correction, at.slots
-        )
+        chosen = RouteArguments(ids, shares, order, ends, place, at.logits, at.correction, at.slots)
         self._route.start(handle, chosen, counts)
         if self._few is not None:
             to_h = UpArguments(h, at.x, ids, at.w13, at.b13)
@@ -217,15 +215,16 @@ class PreparedMoe:
     @property
     def draws(self) -> bool:
         """True if a kernel draws from a ticket."""
-        return self._route.draws or (self._many is not None and self._many.gemms.draw)
+        return self._many is not None and self._many.gemms.draw
 
     def clear(self, ticket: object, *, stream: object = None) -> None:
         """Initialise fresh memory as a ticket."""
-        self._route.clear(ticket, stream=stream)
+        self.start_clear(stream_handle(stream, ticket), pointer_of(ticket))
 
     def start_clear(self, handle: int, ticket: int) -> None:
         """Initialise a ticket on the stream with this handle, the default stream included."""
-        self._route.start_clear(handle, ticket)
+        if self._many is not None:
+            self._many.gemms.start_clear(handle, ticket)
 
 
 def prepare(

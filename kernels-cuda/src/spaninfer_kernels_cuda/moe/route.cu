@@ -1,69 +1,80 @@
 // The experts of tokens, and the pairs (token, choice) sorted by expert.
 //
-// One launch where a block can sort all pairs: the last block that has routed its tokens does. For
-// more, moe_count and moe_place follow, each block with its own pairs.
+// One launch where the blocks of a cluster have all tokens. For more, moe_count and moe_place
+// follow, each block with its own pairs.
 //
 // Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST (route.cuh), SHARED (experts of every
 //         token, behind those that logits choose, with a weight of 1).
 // Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k + SHARED
 //          <= 32.
 
-// `routers` warps of a block route a token each. Tokens with a negative slot are padding: they get
-// expert -1. Nothing is sorted without `ends`. `ticket` is 0 before and after.
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    moe_route(int* ids, float* shares, int* order, int* ends, int* place, unsigned* ticket,
-              const T* logits, const float* correction, const int* slots, int tokens, int routers,
-              int experts, int top_k, int groups, int group_topk, int normalise, float scale) {
-  __shared__ SortSpace space;
-  __shared__ bool is_last;
-  let_next_kernel_start();
-  wait_for_kernel_before();
+// A warp takes a token at a time. Tokens with a negative slot are padding: they get expert -1.
+// With `ends`, the grid is one cluster, whose blocks have a thread for each expert, and it sorts.
+extern "C" __global__ void __launch_bounds__(kMostThreads, 1)
+    moe_route(int* ids, float* shares, int* order, int* ends, int* place, const T* logits,
+              const float* correction, const int* slots, int tokens, int of_block, int experts,
+              int top_k, int groups, int group_topk, int normalise, float scale) {
+  __shared__ Choices all;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  const int first = blockIdx.x * of_block, count = min(of_block, tokens - first);
+  const int choices = top_k + SHARED;
   const Rule rule = {experts, top_k, groups, group_topk, normalise, scale};
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int token = blockIdx.x * routers + warp, choices = top_k + SHARED;
-  if (warp < routers && token < tokens) {
-    const size_t pair = static_cast<size_t>(token) * choices;
-    if (!slots || slots[token] >= 0) {
-      const T* own = logits + static_cast<size_t>(token) * experts;
-      route_token(ids + pair, shares + pair, own, correction, rule);
-      if (lane >= top_k && lane < choices) {
-        ids[pair + lane] = experts + lane - top_k;
-        shares[pair + lane] = 1.0f;
-      }
-    } else if (lane < choices) {
-      ids[pair + lane] = -1;
-      shares[pair + lane] = 0.0f;
+  const Spread spread = {blocks_of_cluster(), rank_in_cluster(), (of_block + kWarp - 1) / kWarp,
+                         experts};
+  let_next_kernel_start();
+  if (ends) begin_sets(all, spread);
+  wait_for_kernel_before();
+#pragma unroll 1
+  for (int n = warp; n < count; n += warps) {
+    const int token = first + n;
+    const bool is_padding = slots && slots[token] < 0;
+    const T* own = logits + static_cast<size_t>(token) * experts;
+    all.scores[n] = choose_experts(all.chosen[n], own, correction, rule);
+    if (!ends || is_padding) continue;
+    if (lane < top_k) add_to_set(all, spread, n, all.chosen[n][lane]);
+    if (lane == 0) add_to_set(all, spread, n, experts);
+  }
+  if (ends) send_sets(all, spread);
+  // Weights are computed while sets are under way.
+#pragma unroll 1
+  for (int n = warp; n < count; n += warps) {
+    const int token = first + n;
+    const bool is_padding = slots && slots[token] < 0;
+    const T* own = logits + static_cast<size_t>(token) * experts;
+    int id = lane < top_k ? all.chosen[n][lane] : experts + lane - top_k;
+    float share = weigh(all.scores[n], own, id, rule);
+    if (lane >= top_k) share = 1.0f;
+    if (is_padding) id = -1, share = 0.0f;
+    if (lane < choices) {
+      const size_t pair = static_cast<size_t>(token) * choices + lane;
+      ids[pair] = id;
+      shares[pair] = share;
     }
   }
   if (!ends) return;
-  if (gridDim.x > 1) {
-    __threadfence();
-    __syncthreads();
-    const unsigned last = gridDim.x - 1;  // with which the count begins anew
-    if (threadIdx.x == 0) is_last = atomicInc(ticket, last) == last;
-  } else if (threadIdx.x == 0) {
-    is_last = true;
+  wait_for_sets(spread);
+  find_firsts(all, spread, ends);
+  const int present = members_of(all, spread, experts);
+  if (SHARED > 0 && spread.rank == 0 && threadIdx.x < SHARED) {
+    ends[experts + threadIdx.x] = present * (top_k + static_cast<int>(threadIdx.x) + 1);
   }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  const Pairs pairs = {ids, 0, tokens * choices, experts + SHARED + 1};
-  Ranked ranked = rank_pairs(pairs, space);
-  sum_warps(space, pairs.buckets);
-  const int bucket = threadIdx.x, count = bucket < pairs.buckets ? space.first[bucket] : 0;
-  find_places(ranked, ends, pairs, space, count, 0);
-  __syncthreads();
-  // Through shared memory: an SM stores a single number all over memory once in a cycle or two.
-  for_places(ranked, pairs, [&](int pair, int at) {
-    space.sorted[at] = static_cast<unsigned short>(pair);
+#pragma unroll 1
+  for (int n = warp; n < count; n += warps) {
+    if (lane >= choices) break;
+    const int token = first + n, pair = token * choices + lane;
+    const bool is_padding = slots && slots[token] < 0;
+    int at;
+    if (lane < top_k && !is_padding) {
+      const int expert = all.chosen[n][lane];
+      at = all.first[expert] + members_before(all, spread, expert, spread.own(), n);
+    } else {
+      const int before = members_before(all, spread, experts, 0, n);
+      at = is_padding ? (present + token - before) * choices + lane : present * lane + before;
+    }
+    order[at] = pair;
     place[pair] = at;
-  });
-  __syncthreads();
-  for (int at = threadIdx.x; at < pairs.end; at += kThreads) order[at] = space.sorted[at];
+  }
 }
-
-// Makes fresh memory a ticket.
-extern "C" __global__ void __launch_bounds__(1) moe_clear(unsigned* ticket) { *ticket = 0; }
 
 // counts[block][experts + 1]: the pairs of a block, by expert.
 extern "C" __global__ void __launch_bounds__(1024, 1)

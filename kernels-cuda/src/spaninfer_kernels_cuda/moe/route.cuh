@@ -24,6 +24,10 @@ __device__ __forceinline__ unsigned key_of(float x) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+__device__ __forceinline__ float value_of(unsigned key) {
+  return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+
 __device__ __forceinline__ unsigned warp_max(unsigned x) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_max_sync(kAll, x);
@@ -47,9 +51,13 @@ struct Scores {
   }
 };
 
-// The experts of a lane, by the keys that choose.
+// The experts of a lane: few of them sorted, the best first, and of equal keys the lowest expert.
 struct Candidates {
+  static constexpr bool kSorted = PER_LANE <= 8;  // more take too many exchanges, and registers
+  static constexpr int kBits = 4;                 // of a place, 8 in a register
+
   unsigned key[PER_LANE];
+  unsigned places;  // where sorted keys lay, the first in the lowest bits
 
   // Reads the logits of a token. Where the choice sees nothing but scores, which grow with logits,
   // logits choose: rounding makes equal scores of unequal logits.
@@ -62,7 +70,7 @@ struct Candidates {
       most = fmaxf(most, logit[i]);
     }
     if constexpr (SCORE == softmax) {
-      most = lanes_max<kWarp>(most);
+      most = value_of(warp_max(key_of(most)));
 #pragma unroll
       for (int i = 0; i < PER_LANE; ++i) sum += expf(logit[i] - most);
       sum = warp_sum(sum);
@@ -75,30 +83,58 @@ struct Candidates {
       const float added = exists && correction ? correction[first + i] : 0.0f;
       key[i] = exists ? key_of(by_logit ? logit[i] : scores.of(logit[i]) + added) : 0;
     }
+    if constexpr (kSorted) sort();
     return scores;
+  }
+
+  // Exchanges neighbours, so that equal keys stay in order.
+  __device__ __forceinline__ void sort() {
+    unsigned from[PER_LANE];
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) from[i] = i;
+#pragma unroll
+    for (int last = PER_LANE - 1; last > 0; --last) {
+#pragma unroll
+      for (int i = 0; i < last; ++i) {
+        const bool swaps = key[i] < key[i + 1];
+        const unsigned worse = min(key[i], key[i + 1]), other = from[i];
+        key[i] = max(key[i], key[i + 1]);
+        key[i + 1] = worse;
+        from[i] = swaps ? from[i + 1] : from[i];
+        from[i + 1] = swaps ? other : from[i + 1];
+      }
+    }
+    places = 0;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) places |= from[i] << i * kBits;
   }
 
   __device__ __forceinline__ unsigned best() const {
     unsigned most = key[0];
+    if constexpr (!kSorted) {
 #pragma unroll
-    for (int i = 1; i < PER_LANE; ++i) most = max(most, key[i]);
+      for (int i = 1; i < PER_LANE; ++i) most = max(most, key[i]);
+    }
     return most;
   }
 
-  // Removes the first expert with this key; returns its place in the lane.
-  __device__ __forceinline__ int take(unsigned wanted) {
+  // Removes the first expert with the best key; returns its place in the lane.
+  __device__ __forceinline__ int take(unsigned best) {
     int place = -1;
+    if constexpr (kSorted) {
+      place = places % (1 << kBits);
 #pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-      if (place < 0 && key[i] == wanted) place = i, key[i] = 0;
+      for (int i = 0; i < PER_LANE; ++i) key[i] = i + 1 < PER_LANE ? key[i + 1] : 0;
+      places >>= kBits;
+    } else {
+#pragma unroll
+      for (int i = 0; i < PER_LANE; ++i) {
+        if (place < 0 && key[i] == best) place = i, key[i] = 0;
+      }
     }
     return place;
   }
 };
-
-__device__ __forceinline__ float value_of(unsigned key) {
-  return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
-}
 
 // Leaves the experts of the best groups. A group's experts lie in whole lanes.
 __device__ __forceinline__ void keep_best_groups(Candidates& of, const Rule& rule) {
@@ -128,30 +164,31 @@ __device__ __forceinline__ void keep_best_groups(Candidates& of, const Rule& rul
   for (int i = 0; i < PER_LANE; ++i) of.key[i] = better < rule.group_topk ? of.key[i] : 0;
 }
 
-// Writes ids[top_k] and shares[top_k] of a token, best first.
-__device__ __forceinline__ void route_token(int* ids, float* shares, const T* logits,
-                                            const float* correction, const Rule& rule) {
+// Writes the experts of a token to chosen[top_k], best first; a whole warp calls it.
+__device__ __forceinline__ Scores choose_experts(unsigned short* chosen, const T* logits,
+                                                 const float* correction, const Rule& rule) {
   const int lane = threadIdx.x % kWarp;
+  const unsigned lanes_before = (1u << lane) - 1;
   Candidates candidates;
   const Scores scores = candidates.load(logits, correction, rule.experts);
   if constexpr (GROUP_BEST > 0) keep_best_groups(candidates, rule);
-  int own = 0;  // lane j has choice j
-  unsigned best = candidates.best();
+#pragma unroll 1
   for (int j = 0; j < rule.top_k; ++j) {
-    const unsigned most = warp_max(best);
-    const int winner = __ffs(__ballot_sync(kAll, best == most)) - 1;
-    int place = 0;
-    if (lane == winner) {
-      place = candidates.take(most);
-      best = candidates.best();
+    const unsigned own = candidates.best(), most = warp_max(own);
+    const unsigned equal = __ballot_sync(kAll, own == most);
+    if (own == most && (equal & lanes_before) == 0) {
+      chosen[j] = static_cast<unsigned short>(lane * PER_LANE + candidates.take(most));
     }
-    place = __shfl_sync(kAll, place, winner);
-    if (lane == j) own = winner * PER_LANE + place;
   }
-  const bool is_chosen = lane < rule.top_k;
-  float share = is_chosen ? scores.of(to_float(logits[own])) : 0.0f;
+  __syncwarp();
+  return scores;
+}
+
+// The weight of an expert that a lane has; a whole warp calls it.
+__device__ __forceinline__ float weigh(const Scores& scores, const T* logits, int expert,
+                                       const Rule& rule) {
+  const int lane = threadIdx.x % kWarp;
+  float share = lane < rule.top_k ? scores.of(to_float(logits[expert])) : 0.0f;
   if (rule.normalise) share /= warp_sum(share) + kSmallest;
-  if (!is_chosen) return;
-  ids[lane] = own;
-  shares[lane] = share * rule.scale;
+  return share * rule.scale;
 }

@@ -22,7 +22,6 @@ from spaninfer_kernel_launch import (
     Float32,
     Gpu,
     Int32,
-    Launch,
     NamedCalls,
     Operator,
     Pointer,
@@ -34,6 +33,7 @@ from spaninfer_kernel_launch import (
     Variant,
     View,
     check_dense,
+    clusters_at_once,
     compile_variant,
     element_of,
     gpu_of,
@@ -46,12 +46,13 @@ from spaninfer_kernel_launch import (
 )
 
 from spaninfer_kernels_cuda.moe.tuning import (
+    MOST_PORTABLE,
     RouteShape,
     check_route,
+    cluster_blocks,
     experts_per_lane,
     launch_route,
     launch_sort,
-    routers,
 )
 
 Score = Literal["softmax", "sigmoid", "sqrt_softplus"]
@@ -68,7 +69,6 @@ class RouteArguments(NamedTuple):
     order: Pointer
     ends: Pointer
     place: Pointer
-    ticket: Pointer
     logits: Pointer
     correction: Pointer
     slots: Pointer
@@ -78,19 +78,13 @@ class RouteSizes(NamedTuple):
     """Sizes and the rule of the choice, the constants of moe_route."""
 
     tokens: Int32
-    routers: Int32
+    of_block: Int32
     experts: Int32
     top_k: Int32
     groups: Int32
     group_topk: Int32
     normalise: Int32
     scale: Float32
-
-
-class ClearArguments(NamedTuple):
-    """The argument of moe_clear."""
-
-    ticket: Pointer
 
 
 class CountArguments(NamedTuple):
@@ -118,15 +112,14 @@ class SortSizes(NamedTuple):
 
 
 MOE_ROUTE = Signature("moe_route", RouteArguments, RouteSizes)
-MOE_CLEAR = Signature("moe_clear", ClearArguments)
 MOE_COUNT = Signature("moe_count", CountArguments, SortSizes)
 MOE_PLACE = Signature("moe_place", PlaceArguments, SortSizes)
 SOURCE = Source(
     "spaninfer_kernels_cuda",
     "moe/route.cu",
-    headers=("types.cuh", "reduce.cuh", "overlap.cuh"),
-    parts=("moe/route.cuh", "moe/sort.cuh"),
-    kernels=(MOE_ROUTE, MOE_CLEAR, MOE_COUNT, MOE_PLACE),
+    headers=("types.cuh", "reduce.cuh", "overlap.cuh", "cluster.cuh"),
+    parts=("moe/route.cuh", "moe/sort.cuh", "moe/sets.cuh"),
+    kernels=(MOE_ROUTE, MOE_COUNT, MOE_PLACE),
 )
 
 _ALIGNMENT = 16  # of a workspace, in bytes
@@ -171,9 +164,7 @@ class Routing(NamedTuple):
 class PreparedRoute:
     """A choice for one number of tokens.
 
-    `launch` needs `workspace_bytes` of 16-byte aligned memory with any content, and a ticket: four
-    bytes that `clear` has initialised once (or that are zero); every launch leaves them ready for
-    the next one on the stream.
+    `launch` needs `workspace_bytes` of 16-byte aligned memory with any content.
     """
 
     shape: RouteShape
@@ -181,7 +172,6 @@ class PreparedRoute:
     workspace_bytes: int
     _route: Call[RouteArguments] | None
     _sort: tuple[Call[CountArguments], Call[PlaceArguments]] | None
-    _clear: Call[ClearArguments]
 
     def launch(
         self,
@@ -189,7 +179,6 @@ class PreparedRoute:
         *,
         out: Routing,
         workspace: object,
-        ticket: object,
         correction: object = None,
         slots: object = None,
         stream: object = None,
@@ -205,7 +194,6 @@ class PreparedRoute:
             order=pointer_of(out.order),
             ends=pointer_of(out.ends),
             place=pointer_of(out.place),
-            ticket=pointer_of(ticket),
             logits=pointer_of(logits),
             correction=pointer_of(correction),
             slots=pointer_of(slots),
@@ -231,20 +219,6 @@ class PreparedRoute:
         sorts_at_once = self.sorts and self._sort is None
         route = self._route, {} if sorts_at_once else {"ends": NOT_GIVEN}
         return NamedCalls((route, *((call, {}) for call in self._sort or ())))
-
-    @property
-    def draws(self) -> bool:
-        """True if it draws from a ticket; where one block alone sorts it does not."""
-        sorts_at_once = self.sorts and self._sort is None
-        return self._route is not None and sorts_at_once and self._route.launch.grid[0] > 1
-
-    def clear(self, ticket: object, *, stream: object = None) -> None:
-        """Initialise fresh memory as a ticket."""
-        self.start_clear(stream_handle(stream, ticket), pointer_of(ticket))
-
-    def start_clear(self, handle: int, ticket: int) -> None:
-        """Initialise a ticket on the stream with this handle, the default stream included."""
-        self._clear(handle, ClearArguments(ticket))
 
 
 def variant_for(options: RouteOptions, experts: int, dtype: object) -> Variant:
@@ -274,11 +248,13 @@ def prepare(
     gpu: Gpu,
     dtype: object = "float32",
     sorts: bool = True,
+    cluster: int | None = None,
     cache: FileCache | None = None,
 ) -> PreparedRoute:
     """Return the choice for logits[tokens experts] of `dtype` on `gpu`, compiled or cached.
 
-    Without `sorts` it writes ids and shares and nothing else.
+    Without `sorts` it writes ids and shares and nothing else. `cluster` is the number of blocks
+    that sort, chosen for the shape unless given.
 
     Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where there is no
     compiler.
@@ -288,10 +264,15 @@ def prepare(
     check_route(shape)
     variant = variant_for(options, experts, dtype)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-    grid, sort_grid = launch_route(shape, sorts=sorts), launch_sort(shape) if sorts else None
+    kernel = load(compiled, gpu, MOE_ROUTE)
+    if cluster is None:
+        cluster = cluster_blocks(shape, gpu.arch)
+    grid = launch_route(shape, cluster if sorts else 0)
+    if grid and cluster > MOST_PORTABLE and not clusters_at_once(kernel, grid.launch):
+        cluster, grid = 0, launch_route(shape, 0)
     sizes = RouteSizes(
         tokens=tokens,
-        routers=routers(shape),
+        of_block=grid.of_block if grid else 0,
         experts=experts,
         top_k=options.top_k,
         groups=options.groups,
@@ -300,8 +281,8 @@ def prepare(
         scale=options.scale,
     )
     sort, counts = None, 0
-    if sort_grid:
-        all_experts = experts + options.shared
+    if sorts and not cluster:
+        sort_grid, all_experts = launch_sort(shape), experts + options.shared
         sort_sizes = SortSizes(shape.pairs, all_experts)
         sort = (
             Call(load(compiled, gpu, MOE_COUNT), sort_grid, sort_sizes),
@@ -312,9 +293,8 @@ def prepare(
         shape,
         sorts,
         workspace_bytes=counts,
-        _route=Call(load(compiled, gpu, MOE_ROUTE), grid, sizes) if grid else None,
+        _route=Call(kernel, grid.launch, sizes) if grid else None,
         _sort=sort,
-        _clear=Call(load(compiled, gpu, MOE_CLEAR), Launch((1, 1, 1), (1, 1, 1))),
     )
 
 
@@ -354,8 +334,7 @@ def _prepare_call(options: RouteOptions, given: dict[str, ArraySpec]) -> Step:
     scratch: list[Result] = []
     if choice.workspace_bytes:
         scratch.append(("counts", (choice.workspace_bytes,), np.uint8, _ALIGNMENT))
-    constants = {} if choice.draws else {"ticket": 0}
-    return Step(gpu, choice.by_name, results, tuple(scratch), constants, choice.draws)
+    return Step(gpu, choice.by_name, results, tuple(scratch))
 
 
 _route = Operator("logits correction slots", _prepare_call)

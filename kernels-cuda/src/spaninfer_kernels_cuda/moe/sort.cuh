@@ -1,4 +1,4 @@
-// The stable sort of pairs (token, choice) by expert, 8192 of them by one block.
+// The stable sort of pairs (token, choice) by expert where many blocks share them.
 //
 // A warp takes neighbouring pairs, 32 at a time, and counts them by expert; the count before a pair
 // is its rank among the warp's. Prefix sums over warps, blocks and experts make places of ranks.
@@ -9,15 +9,12 @@
 
 // Two blocks on an SM would leave a thread 32 registers, and ptxas prefers that to not spilling.
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
-constexpr int kRounds = 8;                     // of a block that sorts alone
-constexpr int kPairsOfBlock = 2 * kThreads;    // of each where several sort
+constexpr int kRounds = 2;                     // of 32 pairs, of a warp
+constexpr int kPairsOfBlock = kRounds * kThreads;
 constexpr int kBuckets = PER_LANE * kWarp + SHARED + 1;
 
 struct SortSpace {
-  union {
-    unsigned short before[kWarps][kBuckets];    // pairs of earlier warps, by bucket
-    unsigned short sorted[kRounds * kThreads];  // pairs, once their places are known
-  };
+  unsigned short before[kWarps][kBuckets];  // pairs of earlier warps, by bucket
   int first[kBuckets];                      // the place of the block's first pair of a bucket
   int of_warp[kWarps];
 };

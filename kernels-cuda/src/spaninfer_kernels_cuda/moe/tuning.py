@@ -5,20 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spaninfer_kernel_launch import Launch, ShapeError
+from spaninfer_kernel_launch import BEFORE_HOPPER, Launch, ShapeError
 
 MAX_EXPERTS: Final = 512  # what the shared memory of a block can count, by warp
 MAX_CHOICES: Final = 32  # a lane has one
 MAX_GROUPS: Final = 32
 GRAIN: Final = 8  # channels of a load, and rows of gate or up that lie together
-PAIRS_AT_ONCE: Final = 8192  # that one block sorts
 PAIRS_OF_BLOCK: Final = 2048  # of each where several sort
+MOST_PORTABLE: Final = 8  # blocks of a cluster on any GPU
 
 _WARP = 32
 _SORTERS = 1024  # threads that sort
 _MAX_BLOCKS = 2**31 - 1
-_FEW_TOKENS = 32  # one block routes them, and need not wait for others
-_ROUTERS = 8  # warps of a block that route a token each, where blocks are not many
+_ROUTERS = 8  # warps of a block, where blocks that do not sort are many
+_MOST_WARPS = 32  # of a block that sorts; where experts are many half
+_MOST_WORDS = 32  # of 32 tokens, whose sets of experts shared memory holds; likewise
+_FEW_EXPERTS = 8  # of a lane
+_ALONE_TOKENS = 16  # that one block routes and sorts faster than a cluster
+_ALONE_BEFORE_HOPPER = 64  # that one block routes in the time of two more launches
+_DOZENS = 256  # tokens, which more than 8 blocks do not sort faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +86,54 @@ def experts_per_lane(experts: int, groups: int) -> int:
     return next(n for n in range(least, size + 1) if size % n == 0)
 
 
-def routers(shape: RouteShape) -> int:
-    """Return how many warps of a block route a token each.
+def cluster_blocks(shape: RouteShape, arch: str) -> int:
+    """Return how many blocks, a cluster, route and sort the tokens; 0 where they are too many.
 
-    A warp takes a microsecond or so for its token, whatever runs beside it; with eight, 1024 tokens
-    are spread over all multiprocessors.
+    µs for 8 of 128 experts at 16, 64, 256, 512 and 1024 tokens: by one block 3.4, 7.5 and 26, by 8
+    3.9, 4.0, 5.7, 9.4 and 16.6, by 16 4.9, 5.0, 5.3, 6.5 and 10.8, by three launches 13.4 at 512
+    and 14.0 at 1024 (H200, 2026-11-30). Not every GPU has clusters of 16.
     """
-    sorted_at_once = shape.pairs <= PAIRS_AT_ONCE
-    return _ROUTERS if sorted_at_once and shape.tokens > _FEW_TOKENS else _SORTERS // _WARP
+    if arch in BEFORE_HOPPER:
+        return int(shape.tokens <= _ALONE_BEFORE_HOPPER)
+    if shape.tokens <= _DOZENS:
+        return 1 if shape.tokens <= _ALONE_TOKENS else MOST_PORTABLE
+    words = _MOST_WORDS // _times_many(shape)
+    return 2 * MOST_PORTABLE if arch == "sm_90a" and shape.tokens <= words * _WARP else 0
 
 
-def launch_route(shape: RouteShape, *, sorts: bool) -> Launch | None:
+def _times_many(shape: RouteShape) -> int:
+    return 1 if experts_per_lane(shape.experts, shape.groups) <= _FEW_EXPERTS else 2
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGrid:
+    """The launch of moe_route, and how many tokens a block has."""
+
+    launch: Launch
+    of_block: int
+
+
+def launch_route(shape: RouteShape, cluster: int) -> RouteGrid | None:
     """Return the grid of moe_route; None where there is nothing to write.
 
-    Only a sort needs more threads than those that route. That of no tokens writes where experts
-    end.
+    A `cluster` of blocks sorts, for which each has a thread for each expert; 0 where none does.
+    The sort of no tokens writes where experts end.
     """
-    if not (shape.tokens or sorts):
+    if cluster:
+        of_block = max(1, -(-shape.tokens // cluster))
+        most = _MOST_WARPS // _times_many(shape)
+        warps = max(min(of_block, most), -(-shape.experts // _WARP))
+        grid = (cluster, 1, 1)
+        return RouteGrid(Launch(grid, (_WARP * warps, 1, 1), cluster=grid, overlaps=True), of_block)
+    if not shape.tokens:
         return None
-    of_block = routers(shape)
-    blocks = max(1, -(-shape.tokens // of_block))
-    threads = _SORTERS if sorts else _WARP * min(of_block, shape.tokens)
-    return Launch((blocks, 1, 1), (threads, 1, 1), overlaps=True)
+    of_block = min(_ROUTERS, shape.tokens)
+    grid = (-(-shape.tokens // of_block), 1, 1)
+    return RouteGrid(Launch(grid, (_WARP * of_block, 1, 1), overlaps=True), of_block)
 
 
-def launch_sort(shape: RouteShape) -> Launch | None:
-    """Return the grid of moe_count and moe_place; None where moe_route sorts by itself."""
-    if shape.pairs <= PAIRS_AT_ONCE:
-        return None
+def launch_sort(shape: RouteShape) -> Launch:
+    """Return the grid of moe_count and moe_place, for pairs that no cluster sorts."""
     blocks = -(-shape.pairs // PAIRS_OF_BLOCK)
     return Launch((blocks, 1, 1), (_SORTERS, 1, 1), overlaps=True)
 

@@ -81,7 +81,7 @@ class ExpertKernels:
 
     @cached_property
     def _ticket(self) -> Tensor:
-        """Zero, as every choice of experts leaves it for the next."""
+        """Zero, as every launch that draws from it leaves it for the next."""
         return torch.zeros(1, dtype=torch.int32, device=self._kernels.device)
 
     def has_router(self, x: Tensor, weight: Tensor) -> bool:
