@@ -11,6 +11,7 @@ from spaninfer_kernels_cpu.codegen.device_function import (
     host_device_function,
 )
 from spaninfer_kernels_cpu.codegen.elements import larger
+from spaninfer_kernels_cpu.codegen.inline_function import always_inline
 
 
 def test_a_part_is_compiled_once_whatever_numbers_stand_in_calls_of_it():
@@ -109,3 +110,22 @@ def test_the_larger_number_is_found_by_vector_code():
     assert most(x) == x.max()
     (code,) = most.inspect_llvm().values()
     assert "x float>" in code
+
+
+def test_what_is_always_inlined_is_no_call_however_long_it_is():
+    @device_function
+    @always_inline
+    def long(x):
+        for _ in range(3):
+            for _ in range(3):
+                for _ in range(3):
+                    x = x // 3 + x // 5 + x // 7 + x // 11 + x // 13 + x // 17 + x // 19 + x // 23
+        return x
+
+    @njit
+    def kernel(x):
+        return long(x) + long(x + 1) + long(x + 2) + long(x + 3)
+
+    assert kernel(0) == 0
+    (code,) = kernel.inspect_llvm().values()
+    assert not [line for line in code.splitlines() if " call " in line and "4long" in line]

@@ -159,7 +159,7 @@ def test_paced_cores_go_over_a_panel_once_where_groups_cut_it(kind):
 
 
 def test_what_suits_a_core_follows_from_its_name():
-    assert core_of(ZEN_4 | {"znver4"}) == Core(ahead=0, expanded_rows=3)
+    assert core_of(ZEN_4 | {"znver4"}) == Core(ahead=0, code_tile=(6, 2), expanded_rows=3)
     assert core_of(ZEN_4 | {"znver5"}).paced
     assert core_of(SAPPHIRE_RAPIDS | {"sapphirerapids"}) == Core()
 

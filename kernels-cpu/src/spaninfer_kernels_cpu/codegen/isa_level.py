@@ -86,7 +86,7 @@ PERMITTED = "tiles-permitted"
 """Not an LLVM feature: the system lets this process use tiles."""
 
 CORES = {
-    "znver4": Core(ahead=0, expanded_rows=3),
+    "znver4": Core(ahead=0, code_tile=(6, 2), expanded_rows=3),
     "znver5": Core(ahead=8192, rows=4, code_tile=(6, 2), paced=True),
 }
 """By LLVM's names of CPUs. A Zen 4 reads memory faster by itself than by prefetch into the L1

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import smaller
+from spaninfer_kernels_cpu.codegen.inline_function import always_inline
 from spaninfer_kernels_cpu.elementwise.activations import Activation, activated
 from spaninfer_kernels_cpu.gemm.gemm_arguments import Job
 from spaninfer_kernels_cpu.gemm.unpacked_block import Ending
@@ -18,6 +19,7 @@ Floats = NDArray[np.float32]
 
 
 @device_function
+@always_inline
 def ending_of(job: Job, row: int) -> Ending:
     """Return what becomes of products from a row on; gates and a last part of a panel wait."""
     arguments, weight = job.arguments, job.arguments.weight

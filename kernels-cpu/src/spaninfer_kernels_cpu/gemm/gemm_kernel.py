@@ -14,6 +14,7 @@ from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import read_index, read_int64, smaller
+from spaninfer_kernels_cpu.codegen.inline_function import always_inline
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
@@ -355,6 +356,7 @@ def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lin
 
 
 @device_function
+@always_inline
 def _operands(micro: MicroKernel, job: Job, first: int) -> tuple[int, int, Sizes]:
     """Return where rows from `first` on lie, and a block of a panel, and the sizes of both."""
     arguments, weight = job.arguments, job.arguments.weight

@@ -6,6 +6,7 @@ from typing import Any
 
 from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.codegen.elements import smaller
+from spaninfer_kernels_cpu.codegen.inline_function import always_inline
 from spaninfer_kernels_cpu.codegen.memory import stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, part_of, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
@@ -123,6 +124,7 @@ def multiply(
     raise NotImplementedError("exists in Numba functions only")
 
 
+@always_inline
 def _multiply_numbers(
     micro: MicroKernel,
     weights: int,
@@ -147,6 +149,7 @@ def _multiply_numbers(
     return sums
 
 
+@always_inline
 def _multiply_some_numbers(
     micro: MicroKernel,
     weights: int,
@@ -171,6 +174,7 @@ def _multiply_some_numbers(
     return sums
 
 
+@always_inline
 def _multiply_quantised(
     micro: MicroKernel,
     weights: int,
@@ -203,6 +207,7 @@ def _multiply_quantised(
     return sums
 
 
+@always_inline
 def _multiply_halves(
     micro: MicroKernel,
     weights: int,
@@ -234,6 +239,7 @@ def _multiply_halves(
     return sums
 
 
+@always_inline
 def _multiply_half_pairs(
     micro: MicroKernel,
     weights: int,
