@@ -100,6 +100,16 @@ def dot_of_bf16(b, sums, left, right):
     return sums
 
 
+def to_bf16(b, floats):
+    """Finite float32 lanes as bfloat16, ties to even."""
+    kind = ir.VectorType(I32, floats.type.count)
+    bits = b.bitcast(floats, kind)
+    odd = b.and_(b.lshr(bits, vectors.constant(kind, 16)), vectors.constant(kind, 1))
+    bits = b.add(bits, b.add(odd, vectors.constant(kind, 0x7FFF)))
+    upper = b.trunc(b.lshr(bits, vectors.constant(kind, 16)), vectors.I16X16)
+    return b.bitcast(upper, ir.VectorType(vectors.BF16, floats.type.count))
+
+
 # ---- tiles ---------------------------------------------------------------------------------------
 # Functions of Python, a tile being its number, which kernels call by a symbol: one that another
 # process has compiled calls those of this one. Compiling them took seven seconds of every run.
@@ -210,3 +220,4 @@ def pytest_configure():
 
 of_package = compiled.digest_of_sources
 vectors.call = dot_product.call = call
+vectors.to_bf16 = to_bf16

@@ -1,9 +1,8 @@
 """The Numba kernel against the definition, in float64, over poisoned spans and outputs."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import pytest
+from attention_problem import CASES, NAN, Case, definition, problem
 from spaninfer_kernels_cpu import (
     AttentionBatch,
     DTypeError,
@@ -14,58 +13,6 @@ from spaninfer_kernels_cpu import (
     attend,
 )
 from spaninfer_kernels_cpu.attention import attention
-from spaninfer_op_reference import attention as op_reference
-from spaninfer_op_reference import relative_position_bias
-
-NAN = np.float32(np.nan)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Sizes of a problem; `parts` are (first position, number of rows) of each request."""
-
-    parts: tuple[tuple[int, int], ...]
-    heads: tuple[int, int] = (4, 2)  # H, K
-    sizes: tuple[int, int] = (64, 64)  # D, E
-    span_len: int = 16
-    window: int | None = None
-    softcap: float | None = None
-    alibi: bool = False
-    ahead: int | None = 0
-    chunked: bool = False
-    reach: int | None = None  # of biases by distance
-    blocks: tuple[tuple[int, int], ...] = ()  # of the first request: positions that see each other
-
-
-CASES = [
-    Case(parts=((0, 1),)),
-    Case(parts=((0, 700),), span_len=64),
-    Case(parts=((699, 1),), heads=(7, 1), span_len=32),
-    Case(parts=((3, 1), (250, 1), (15, 1), (16, 1)), heads=(14, 2)),
-    Case(parts=((0, 3), (100, 1), (17, 40), (31, 16)), heads=(8, 1), span_len=32),
-    Case(parts=((5, 37),), heads=(2, 2), sizes=(8, 8)),
-    Case(parts=((0, 50),), heads=(3, 3), sizes=(20, 12)),
-    Case(parts=((30, 9),), heads=(16, 1), sizes=(72, 64)),
-    Case(parts=((120, 6),), heads=(2, 1), sizes=(256, 256), span_len=32),
-    Case(parts=((0, 90),), window=1),
-    Case(parts=((100, 30), (400, 1)), window=33),
-    Case(parts=((0, 40),), window=1000),
-    Case(parts=((0, 90), (28, 13), (699, 1)), window=7, chunked=True, heads=(8, 2)),
-    Case(parts=((500, 300), (1279, 2)), window=640, chunked=True, heads=(7, 1), span_len=32),
-    Case(parts=((0, 70), (300, 1)), softcap=3.0),
-    Case(parts=((0, 70), (300, 1)), alibi=True, heads=(6, 6)),
-    Case(parts=((0, 33), (0, 1), (0, 300), (0, 64)), heads=(3, 3), sizes=(32, 32), ahead=None),
-    Case(parts=((0, 90), (0, 7)), window=9, ahead=8),
-    Case(parts=((0, 150),), ahead=3, softcap=4.0, heads=(8, 1)),
-    Case(parts=((0, 33), (0, 1), (0, 300)), heads=(3, 3), ahead=None, reach=16),
-    Case(parts=((0, 150), (0, 2)), heads=(8, 2), ahead=3, softcap=4.0, reach=200),
-    Case(parts=((0, 90),), window=9, ahead=8, reach=0),
-    Case(parts=((0, 90), (3, 1)), blocks=((5, 9), (9, 30), (70, 90))),
-    Case(parts=((0, 700), (20, 5)), heads=(8, 1), blocks=((17, 300), (310, 650)), span_len=32),
-    Case(parts=((40, 120),), heads=(6, 2), blocks=((10, 60), (63, 64), (80, 160)), window=21),
-    Case(parts=((0, 40),), blocks=((0, 40),), softcap=3.0, alibi=True, heads=(6, 6)),
-    Case(parts=((200, 70),), alibi=True, softcap=5.0, window=50, heads=(7, 1)),
-]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -279,94 +226,3 @@ def test_an_array_that_is_read_only_is_not_written():
         attend(query, keys, values, rows, scores, out=out)
 
     assert np.isnan(out).all()
-
-
-def problem(case, rng):
-    """Random arguments of `attend`; every slot that no row may see, and `out`, hold NaN."""
-    (heads, kv_heads), (key_size, value_size) = case.heads, case.sizes
-    lengths = [start + count for start, count in case.parts]
-    per_request = [-(-length // case.span_len) for length in lengths]
-    num_spans = sum(per_request) + 2
-    shape = (num_spans, case.span_len, kv_heads)
-    keys, values = np.full((*shape, key_size), NAN), np.full((*shape, value_size), NAN)
-    numbers = iter(rng.permutation(num_spans))
-    tables = np.full((len(lengths), max(per_request)), 2**31 - 1, np.int32)
-    for request, (start, _) in enumerate(case.parts):
-        first = oldest(start, case)
-        for index in range(per_request[request]):
-            tables[request, index] = next(numbers)
-        for position in range(first, lengths[request]):
-            place = tables[request, position // case.span_len], position % case.span_len
-            keys[place] = rng.standard_normal((kv_heads, key_size))
-            values[place] = rng.standard_normal((kv_heads, value_size))
-    rows = AttentionBatch(
-        tables,
-        np.repeat(np.arange(len(lengths)), [count for _, count in case.parts]).astype(np.int32),
-        np.concatenate([np.arange(s, s + count) for s, count in case.parts]).astype(np.int32),
-    )
-    if case.blocks:
-        until = rows.position + 1
-        for first, stop in case.blocks:
-            inside = (rows.request == 0) & (first <= rows.position) & (rows.position < stop)
-            until[inside] = stop
-        rows = replace(rows, until=until)
-    num_rows = len(rows.position)
-    query = rng.standard_normal((num_rows, heads, key_size)).astype(np.float32)
-    slopes = rng.uniform(0, 1, heads).astype(np.float32) if case.alibi else None
-    biases = None
-    if case.reach is not None:
-        biases = 2 * rng.standard_normal((heads, 2 * case.reach + 1)).astype(np.float32)
-    scores = Scores(
-        *(key_size**-0.5, case.softcap, case.window, slopes),
-        ahead=case.ahead,
-        chunked=case.chunked,
-        biases=biases,
-    )
-    return query, keys, values, rows, scores, np.full((num_rows, heads, value_size), NAN)
-
-
-def oldest(position, bounds):
-    if bounds.window is None:
-        return 0
-    if bounds.chunked:
-        return position - position % bounds.window
-    return max(0, position - bounds.window + 1)
-
-
-def definition(query, keys, values, rows, scores):
-    """The result in float64, request by request, of the keys that its rows may see."""
-    out = np.empty((*query.shape[:2], values.shape[3]))
-    for request in np.unique(rows.request):
-        mine = rows.request == request
-        positions = rows.position[mine]
-        first = oldest(positions.min(), scores)
-        assert scores.ahead == 0 or first == 0
-        seen = np.arange(first, positions.max() + 1)
-        span, slot = np.divmod(seen, keys.shape[1])
-        place = rows.tables[request, span], slot
-        bias = None if scores.slopes is None else np.outer(scores.slopes.astype(float), seen)
-        if scores.ahead != 0:  # of whole requests, which begin at position 0
-            if scores.biases is not None:
-                biases = scores.biases.astype(float)
-                bias = relative_position_bias(biases, len(seen))
-            out[mine] = op_reference.attend_ragged(
-                *(query[mine].astype(float), keys[place].astype(float)),
-                values[place].astype(float),
-                scale=scores.scale,
-                softcap=scores.softcap,
-                window=scores.window,
-                ahead=scores.ahead,
-                bias=bias,
-            )
-            continue
-        out[mine] = op_reference.attend(
-            *(query[mine].astype(float), keys[place].astype(float), values[place].astype(float)),
-            *(positions, seen),
-            until=rows.ends[mine],
-            scale=scores.scale,
-            softcap=scores.softcap,
-            window=scores.window,
-            chunked=scores.chunked,
-            bias=bias,
-        )
-    return out

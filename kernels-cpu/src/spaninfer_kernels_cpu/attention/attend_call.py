@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spaninfer_kernels_cpu.attention.append_kernel import GRID_BYTES, store
 from spaninfer_kernels_cpu.attention.attend_block import Softmax
@@ -17,6 +17,7 @@ from spaninfer_kernels_cpu.attention.attend_kernel import (
 )
 from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.kv_array import KVArray, check_cache
+from spaninfer_kernels_cpu.attention.pair_tile import PIECE
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of, check_heads
 from spaninfer_kernels_cpu.attention.spans import (
     CacheArrays,
@@ -29,6 +30,7 @@ from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     ELEMENTS,
     FLOAT16,
+    FLOAT32,
     Element,
     larger,
     read_index,
@@ -37,7 +39,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 from spaninfer_kernels_cpu.codegen.isa_level import active_level, require_float16
 from spaninfer_kernels_cpu.codegen.kernel import Kernel, variants
 from spaninfer_kernels_cpu.gemm.micro_kernel_choice import micro_kernels
-from spaninfer_kernels_cpu.quantisation.layout import Format
+from spaninfer_kernels_cpu.quantisation.layout import LANES, Format, Kind
 from spaninfer_kernels_cpu.runtime.call import (
     NUMBERS_PER_TASK,
     Call,
@@ -209,6 +211,7 @@ def attend_calls(
     keys, values = spans.keys, spans.values
     check_heads(heads, keys.numbers.shape[2], scores)
     _, span_len, kv_heads, _ = keys.numbers.shape
+    kernel = _attend_kernel(keys.kind, scores.narrow and has_pairs(keys, values))
     arguments = _AttendArguments(
         query=query,
         out=out.address,
@@ -243,17 +246,23 @@ def attend_calls(
         request=spans.request,
     )
     return [
-        Call(_attend_kernel(keys.kind), arguments, head_tasks(heads, kv_heads), 1, plan.count),
+        Call(kernel, arguments, head_tasks(heads, kv_heads), 1, plan.count),
         Call(_merge, arguments, 1, 1, plan.count),
     ]
 
 
+def has_pairs(keys: KVArray, values: KVArray) -> bool:
+    """Return True if products of such keys and values may be of bfloat16 (`pair_tile`)."""
+    whole = keys.size % PIECE == 0 and values.size % LANES == 0
+    return whole and keys.kind == FLOAT32 and active_level().bf16_dot == "vdpbf16ps"
+
+
 @variants
-def _attend_kernel(kind: Element) -> Kernel:
+def _attend_kernel(kind: Element, by_pairs: bool) -> Kernel:
     demand_kind(kind)
-    kernels = AttentionKernels(
-        kind, *micro_kernels(Format("float32"), rounded=False, level=active_level())
-    )
+    product: Kind = "bfloat16" if by_pairs else "float32"
+    one, many = micro_kernels(Format(product), rounded=by_pairs, level=active_level())
+    kernels = AttentionKernels(kind, replace(one, ahead=0), many)
 
     def attend(arguments: _AttendArguments, tokens: int, task: int) -> None:  # noqa: ARG001
         operands, spans, given = _operands(arguments), _cache_arrays(arguments), arguments.softmax
@@ -279,7 +288,7 @@ def _attend_kernel(kind: Element) -> Kernel:
 
 def attention_kernels(kind: str) -> tuple[Kernel, ...]:
     """Return the kernels that attention over keys and values of a kind calls, by its name."""
-    return _attend_kernel(ELEMENTS[kind]), _append_kernel(ELEMENTS[kind]), _merge
+    return _attend_kernel(ELEMENTS[kind], False), _append_kernel(ELEMENTS[kind]), _merge
 
 
 def demand_kind(kind: Element) -> None:

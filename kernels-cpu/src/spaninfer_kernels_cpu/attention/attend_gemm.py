@@ -1,8 +1,9 @@
 """The GEMMs of attention: scores of queries and keys, and sums of values by their weights.
 
-A block of up to 64 tokens, which lies in scratch memory as panels do (`attend_block`). Tiles are no
-wider than there are keys or channels: in tiles of 64 outputs, heads of 32 channels would take twice
-the multiplications that they need, and heads of 80 1.6 times as many.
+A block of up to 64 tokens, which lies in scratch memory as panels do (`attend_block`; of pairs of
+bfloat16 `pair_tile`). Tiles are no wider than there are keys or channels: in tiles of 64 outputs,
+heads of 32 channels would take twice the multiplications that they need, and heads of 80 1.6 times
+as many.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def _score_rows(one: MicroKernel, many: MicroKernel, extent: Extent, scratch: Sc
 
 @device_function
 def _score_tile(micro: MicroKernel, first: int, extent: Extent, scratch: Scratch) -> None:
-    stride, panel_bytes = extent.size * 4, extent.size * STEP_BYTES
+    stride = extent.size * micro.channel_bytes
+    panel_bytes = stride * STEP_BYTES // 4
     address = scratch.queries + first * stride
     rows: Any = row_addresses(micro, address, stride, extent.num_queries - 1 - first)
     for block in range(0, (extent.num_keys + LANES - 1) // LANES, micro.blocks):
@@ -80,7 +82,8 @@ def _add_tile(micro: MicroKernel, first: int, panel: int, extent: Extent, scratc
     stride = (extent.size + PANEL - 1) // PANEL * STEP_BYTES
     values = scratch.values + panel * PANEL * STEP_BYTES
     width = smaller(PANEL, extent.size - panel * PANEL)
+    steps = (extent.num_keys * micro.channel_bytes + 3) // 4
     for block in range(0, (width + LANES - 1) // LANES, micro.blocks):
-        tile = multiply(micro, values, rows, block, (1, extent.num_keys * STEP_BYTES, 0), (0, 0))
+        tile = multiply(micro, values, rows, block, (1, steps * STEP_BYTES, 0), (0, 0))
         sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
         add_tile(micro, tile, sums, stride, scratch.kept + first * 4)

@@ -7,7 +7,7 @@ times the query heads that share a key head. It goes over its tokens in blocks o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,13 @@ from spaninfer_kernels_cpu.attention.few_queries import (
     MOST_QUERIES,
     add_values_in_place,
     score_in_place,
+)
+from spaninfer_kernels_cpu.attention.pair_tile import (
+    PIECE,
+    load_key_pairs,
+    load_value_pairs,
+    narrow_piece,
+    narrow_weights,
 )
 from spaninfer_kernels_cpu.attention.score_vectors import NOTHING_SEEN
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
@@ -202,7 +209,7 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
     operands, spans, softmax = problem.operands, problem.spans, problem.softmax
     selected = operands.selected
     kv_head = task.head // (operands.heads // spans.kv_heads)
-    _start(task, operands, spans, softmax.scale, scratch)
+    _start(kernels, task, problem, scratch)
     begin = task.begin
     while begin < task.end:
         count = smaller(PANEL, task.end - begin)
@@ -216,7 +223,13 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
     _finish(task, operands, spans.value_size, softmax.sinks, scratch)
 
 
-@specialized(lambda kernels: _all_by_copies if kernels.kind.is_quantised else _few_in_place)
+def _choose_block(kernels: AttentionKernels) -> Any:
+    if kernels.by_pairs:
+        return _by_pairs
+    return _all_by_copies if kernels.kind.is_quantised else _few_in_place
+
+
+@specialized(_choose_block)
 def _over_block(
     kernels: AttentionKernels,
     task: Task,
@@ -276,31 +289,82 @@ def _by_copies(
     add_values(kernels, Extent(queries, spans.value_size, count), scratch)
 
 
-@device_function
-def _start(
-    task: Task, operands: Operands, spans: CacheArrays, scale: np.float32, scratch: Scratch
+def _by_pairs(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
 ) -> None:
+    """The same by products of bfloat16."""
+    spans, queries = problem.spans, task.num_queries
+    load_key_pairs(spans, count, scratch)
+    score(kernels, Extent(queries, spans.key_size, count), scratch)
+    soften(begin, count, task, problem.softmax, scratch)
+    narrow_weights(queries, scratch)
+    load_value_pairs(spans, count, scratch)
+    add_values(kernels, Extent(queries, spans.value_size, count), scratch)
+
+
+@device_function
+def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
     """Copy the queries, scaled, and clear what is accumulated."""
+    operands, spans, scale = problem.operands, problem.spans, problem.softmax.scale
     size = spans.key_size
     width = (spans.value_size + PANEL - 1) // PANEL * PANEL
+    first, into = operands.query + task.head * size * 4, scratch.queries
+    for row in range(task.row, task.row + task.num_queries // task.num_heads):
+        for head in range(task.num_heads):
+            source = first + row * operands.query_stride + head * size * 4
+            into = copy_query(kernels, source, size, scale, into)
     for n in range(task.num_queries):
-        row, head = task.row + n // task.num_heads, task.head + n % task.num_heads
-        source = operands.query + row * operands.query_stride + head * size * 4
-        into = scratch.queries + n * size * 4
-        for i in range(size):
-            write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
         write(FLOAT32, scratch.peak, n, NOTHING_SEEN)
         write(FLOAT32, scratch.total, n, _ZERO)
     for i in range(task.num_queries * width):
         write(FLOAT32, scratch.sums, i, _ZERO)
 
 
+@specialized(lambda kernels: _as_pairs if kernels.by_pairs else _as_floats)
+def copy_query(
+    kernels: AttentionKernels, source: int, size: int, scale: np.float32, into: int
+) -> int:
+    """Write a query, scaled, as products read it; return the address behind it."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _as_pairs(
+    kernels: AttentionKernels,  # noqa: ARG001
+    source: int,
+    size: int,
+    scale: np.float32,
+    into: int,
+) -> int:
+    for channel in range(0, size, PIECE):
+        narrow_piece(source + channel * 4, scale, into + channel * 2)
+    return into + size * 2
+
+
+def _as_floats(
+    kernels: AttentionKernels,  # noqa: ARG001
+    source: int,
+    size: int,
+    scale: np.float32,
+    into: int,
+) -> int:
+    for i in range(size):
+        write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
+    return into + size * 4
+
+
 @device_function
 def _finish(task: Task, operands: Operands, size: int, sinks: int, scratch: Scratch) -> None:
     """Divide the sums by the totals, into `out`; or write the task's parts, undivided."""
     width = (size + PANEL - 1) // PANEL * STEP_BYTES
+    row, head, end = 0, task.head, task.head + task.num_heads
     for n in range(task.num_queries):
-        row, head = n // task.num_heads, task.head + n % task.num_heads
+        if head == end:
+            row, head = row + 1, task.head
         total, peak = read(FLOAT32, scratch.total, n), read(FLOAT32, scratch.peak, n)
         if task.part >= 0:
             record = (task.part + row) * operands.heads + head
@@ -316,3 +380,4 @@ def _finish(task: Task, operands: Operands, size: int, sinks: int, scratch: Scra
         sums = scratch.sums + n * width
         for e in range(size):
             write(FLOAT32, out, e, read(FLOAT32, sums, e) * factor)
+        head += 1

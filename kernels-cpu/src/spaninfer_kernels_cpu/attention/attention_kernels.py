@@ -26,11 +26,18 @@ class QueryTile(Constant):
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernels(Constant):
-    """The kind of keys and values, and the micro-kernels of float32 for one row and for several."""
+    """The kind of keys and values, and the micro-kernels for one row and for several: of float32,
+    or of bfloat16 by pairs, to which queries, keys, values and weights are then rounded.
+    """
 
     kind: Element
     one: MicroKernel
     many: MicroKernel
+
+    @property
+    def by_pairs(self) -> bool:
+        """True if products are of bfloat16."""
+        return self.many.kind == "bfloat16"
 
     @property
     def is_wide(self) -> bool:

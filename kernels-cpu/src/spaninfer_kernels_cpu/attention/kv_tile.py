@@ -41,7 +41,7 @@ def transpose_keys(
         _, rows, offset, grid, out = arguments
         addresses = [b.add(v.load(b, v.I64, v.at(b, rows, 8 * i)), offset) for i in range(TOKENS)]
         pieces = [v.load(b, _HALF_PIECE, address) for address in addresses]
-        units = _transposed(
+        units = transposed(
             b, [v.joined(b, *pair) for pair in zip(pieces[:8], pieces[8:], strict=True)]
         )
         numbers = [number for unit in units for number in _numbers_of(b, element, unit)]
@@ -110,7 +110,7 @@ def _numbers_of(b: Builder, element: Element, unit: Value) -> Iterator[Value]:
             yield v.to_float(b, b.and_(code, v.constant(v.I32X16, 15)))
 
 
-def _transposed(b: Builder, rows: list[Value]) -> list[Value]:
+def transposed(b: Builder, rows: list[Value]) -> list[Value]:
     """Return lane i of row j as lane j of row i: of 8 rows, and for both 8 lanes of each apart.
 
     By single lanes and pairs within fours, then by fours, which is what x86 has instructions for.

@@ -28,7 +28,8 @@ class Scores:
     The bias differs from the usual slope * j by a constant per row, which softmax does not see
     and which float32 rounds less. Where it is `rounded` it is scale * slopes[h] * j instead, with
     slopes that are bfloat16, j and the product rounded to it (Falcon). sinks[H] (float32): one
-    more score per head, without a value.
+    more score per head, without a value. `narrow`: products may be of bfloat16, to which queries,
+    keys, values and weights are then rounded.
     """
 
     scale: float
@@ -40,6 +41,7 @@ class Scores:
     ahead: int | None = 0
     chunked: bool = False
     biases: Floats | None = None
+    narrow: bool = False
 
     def __post_init__(self) -> None:
         """Raise unless every number means something."""

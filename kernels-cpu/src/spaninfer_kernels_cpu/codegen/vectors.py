@@ -172,6 +172,11 @@ def float16_lanes(b: Builder, bits: Value) -> Value:
     return b.fpext(b.bitcast(bits, _F16X16), F32X16)
 
 
+def to_bf16(b: Builder, floats: Value) -> Value:
+    """Return float32 lanes as bfloat16, ties to even, of a CPU that has an instruction for it."""
+    return b.fptrunc(floats, _BF16X16)
+
+
 def even_bf16(b: Builder, pairs: Value) -> Value:
     """Return the lower bfloat16 of each 32-bit lane as float32."""
     return b.bitcast(b.shl(pairs, constant(I32X16, 16)), F32X16)
@@ -188,6 +193,7 @@ _F16X16 = ir.VectorType(ir.HalfType(), 16)
 _I32X8, _I16X16, _I8X32 = ir.VectorType(I32, 8), ir.VectorType(I16, 16), ir.VectorType(I8, 32)
 
 _I32X4, _I8X16 = ir.VectorType(I32, 4), ir.VectorType(I8, 16)
+_BF16X16 = ir.VectorType(BF16, 16)
 _F32X4, _BF16X8 = ir.VectorType(F32, 4), ir.VectorType(BF16, 8)
 _VOID = ir.VoidType()
 

@@ -102,8 +102,10 @@ def attend_selected(operation: Operation, _pack: Pack) -> Write:
     return write
 
 
-def ragged(operation: Operation, pack: Pack) -> Write:
+def ragged(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
     """Return attention among the tokens of each text, over keys and values as they were computed.
+
+    With `narrow` its products may be of bfloat16.
 
     All texts together are as spans of which any row may be the first: a text's table has that
     one number, and what lies `i` rows behind it are its keys at position i.
@@ -111,7 +113,12 @@ def ragged(operation: Operation, pack: Pack) -> Write:
     scoring = operation.ragged_scoring()
     biases = pack(operation.weights, "wide") if operation.weights else None
     scores = Scores(
-        scoring.scale, scoring.softcap, scoring.window, biases=biases, ahead=scoring.ahead
+        scoring.scale,
+        scoring.softcap,
+        scoring.window,
+        biases=biases,
+        ahead=scoring.ahead,
+        narrow=narrow,
     )
 
     def write(to: Recorder, query: Value, key: Value, value: Value) -> Values:

@@ -21,10 +21,12 @@ from spaninfer_engine.ops.table import Claim, Pack
 def recorded_claims(
     *,
     rounded: bool,
+    narrow: bool,
     tuner: GemmTuner,
     can_join: Callable[[Sequence[Operation]], bool] = can_join,
 ) -> tuple[Claim, ...]:
-    """Return the claims, longest first; `rounded`: GEMMs see activations in bfloat16.
+    """Return the claims, longest first; `rounded`: GEMMs see activations in bfloat16, `narrow`: so
+    does the attention of texts.
 
     `tuner` chooses the GEMMs' kernels; `can_join` says of projections whether their weights may
     lie below one another.
@@ -60,6 +62,7 @@ def recorded_claims(
             linear_attention.convolve_silu,
             lambda operations: operations[1].constant("act") == "silu",
         ),
+        _claim("y = attend_ragged q k v", partial(attention.ragged, narrow=narrow)),
         *(_claim(pattern, build) for pattern, build in _SINGLE),
     )
 
@@ -104,7 +107,6 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("y = attend q", attention.attend),
     ("s = select_keys q w", attention.select_keys),
     ("y = attend_selected q s", attention.attend_selected),
-    ("y = attend_ragged q k v", attention.ragged),
     ("y = convolve x", linear_attention.convolve),
     ("g r = delta_gates a b", linear_attention.delta_gates),
     ("y = delta_rule q k v g r", linear_attention.delta_rule),

@@ -76,12 +76,19 @@ class WeightForms:
     stored_as: str = "float32"
     formats: Mapping[str, WeightFormat] = field(default_factory=dict)
 
+    @property
+    def rounds_activations(self) -> bool:
+        """True if GEMMs round activations to codes of 8 bits, which bfloat16 rounds less."""
+        codes = None if self.format is None else self.format.codes
+        return codes is not None and codes.activation_bits <= 8
+
 
 class CpuOps(ReferenceOps):
     """ops.table.Ops on numpy arrays of float32, on the threads of a team.
 
-    GEMMs see activations in `dtype`, everything else sees them in float32; their weights are packed
-    in the forms `weights`; the KV cache is stored in `kv_dtype`.
+    GEMMs see activations in `dtype`, everything else sees them in float32, but for the attention of
+    texts, whose products round as much as the GEMMs' at least leave; weights are packed in the
+    forms `weights`; the KV cache is stored in `kv_dtype`.
     `on_progress` reports kernels that are compiled while a step waits. `tuner` chooses the
     GEMMs' kernels.
     """
@@ -100,8 +107,12 @@ class CpuOps(ReferenceOps):
     ) -> None:
         super().__init__("float32")
         self._tuner = tuner or GemmTuner()
+        rounded = dtype == "bfloat16"
         self.claims = recorded_claims(
-            rounded=dtype == "bfloat16", tuner=self._tuner, can_join=self._can_join
+            rounded=rounded,
+            narrow=rounded or weights.rounds_activations,
+            tuner=self._tuner,
+            can_join=self._can_join,
         )
         self._weights, self._kv_dtype = weights, kv_dtype
         self._team = team

@@ -1,0 +1,97 @@
+"""Attention by products of bfloat16 against the definition in float64 on rounded operands."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from attention_problem import CASES, NAN, Case, definition, problem
+from spaninfer_kernels_cpu import Scores, ThreadPool, attend
+from spaninfer_kernels_cpu.attention import attention
+from spaninfer_kernels_cpu.codegen.isa_level import active_level
+
+SIZES = [(32, 32), (64, 64), (96, 80), (32, 16), (128, 144)]
+PARTS = ((0, 33), (0, 1), (0, 2), (0, 300), (0, 64), (0, 17))
+
+
+def rounded(numbers):
+    return numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def attended(query, keys, values, rows, scores):
+    out = np.full((*query.shape[:2], values.shape[3]), NAN)
+    attend(query, keys, values, rows, scores, out=out)
+    return out
+
+
+def close_to_rounded(case, seed=8):
+    """Weights are rounded by 2^-9 of themselves at most, beside values of which 4.5 is the most."""
+    query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(seed))
+    query = rounded(query)
+    scores = replace(scores, scale=2.0**-3)  # rounding comes before or behind it
+
+    out = attended(query, keys, values, rows, replace(scores, narrow=True))
+
+    expected = definition(query, rounded(keys), rounded(values), rows, scores)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-2)
+    np.testing.assert_allclose(np.abs(out - expected).mean(), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("heads", [(3, 3), (8, 2)], ids=str)
+def test_it_computes_the_definition_of_rounded_numbers(sizes, heads):
+    close_to_rounded(Case(parts=PARTS, heads=heads, sizes=sizes, ahead=None))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.sizes[0] % 32 == 0], ids=str)
+def test_it_computes_every_kind_of_softmax(case):
+    close_to_rounded(case)
+
+
+def test_it_is_another_product_where_the_cpu_has_one_and_sizes_are_whole():
+    has_one = active_level().bf16_dot == "vdpbf16ps"
+    for sizes, is_whole in (((32, 32), True), ((48, 32), False), ((32, 24), False)):
+        case = Case(parts=((0, 40),), heads=(2, 2), sizes=sizes, ahead=None)
+        query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(9))
+
+        wide = attended(query, keys, values, rows, scores)
+        narrow = attended(query, keys, values, rows, replace(scores, narrow=True))
+
+        assert bool((wide != narrow).any()) == (has_one and is_whole)
+
+
+def test_one_worker_and_many_workers_give_the_same_bits(monkeypatch):
+    case = Case(parts=PARTS, heads=(3, 3), sizes=(32, 32), ahead=None)
+    query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(1))
+    results = []
+
+    for cpus in (1, 2, 8):
+        with ThreadPool(cpus) as thread_pool:
+            monkeypatch.setattr(attention, "shared_thread_pool", lambda pool=thread_pool: pool)
+            results.append(attended(query, keys, values, rows, replace(scores, narrow=True)))
+
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_a_text_has_the_same_bits_alone_and_among_others():
+    case = Case(parts=PARTS, heads=(3, 3), sizes=(32, 32), ahead=None)
+    query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(2))
+    scores = replace(scores, narrow=True)
+
+    together = attended(query, keys, values, rows, scores)
+
+    for request in range(len(PARTS)):
+        mine = rows.request == request
+        alone = replace(rows, request=rows.request[mine], position=rows.position[mine])
+        found = attended(query[mine], keys, values, alone, scores)
+        np.testing.assert_array_equal(found, together[mine])
+
+
+def test_scores_far_apart_stay_finite():
+    case = Case(parts=((0, 41),), heads=(2, 2), sizes=(32, 32), ahead=None)
+    query, keys, values, rows, _, _ = problem(case, np.random.default_rng(6))
+
+    out = attended(query, keys, values, rows, Scores(scale=1000.0, ahead=None, narrow=True))
+
+    assert np.isfinite(out).all()
