@@ -64,6 +64,16 @@ def test_embeddings_are_rows_of_a_table_in_its_own_format(dtype: Any) -> None:
     np.testing.assert_array_equal(out, table[ids + 3].astype(np.float32) * np.float32(0.5))
 
 
+def test_embeddings_may_be_added_to_rows() -> None:
+    table = RNG.standard_normal((2, 300), np.float32)
+    ids, before = RNG.integers(0, 2, T).astype(np.int32), _among_others(T, 300)
+    place, out = _place(ids), _among_others(T, 300)
+
+    _run([gather_call.embed_call(table, ids=place.ctypes.data, out=_rows(out), onto=_rows(before))])
+
+    np.testing.assert_array_equal(out, before + table[ids])
+
+
 SINGLE = [name for name, form in FORMS.items() if form.codes.bits != PAIR]
 
 

@@ -23,6 +23,8 @@ from spaninfer_kernels_cpu.runtime.call import (
     tokens_per_task,
 )
 
+_NO_MATRIX = Matrix(0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class _EmbedArguments(Arguments):
@@ -32,12 +34,20 @@ class _EmbedArguments(Arguments):
     out: Matrix
     channels: int
     scale: Float32
+    onto: Matrix
 
 
 def embed_call(
-    table: NDArray[np.generic], *, ids: Indirect, out: Matrix, offset: int = 0, scale: float = 1.0
+    table: NDArray[np.generic],
+    *,
+    ids: Indirect,
+    out: Matrix,
+    offset: int = 0,
+    scale: float = 1.0,
+    onto: Matrix = _NO_MATRIX,
 ) -> Call:
-    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale.
+    """Write rows ids[T] + offset (int32) of table[V C], float32 or 16-bit floats, times scale, and
+    plus the rows `onto`, if any.
 
     Ids are trusted to name rows. Raises KernelError for another table, or an offset beyond it.
     """
@@ -57,6 +67,7 @@ def embed_call(
         out=out,
         channels=channels,
         scale=scale,
+        onto=onto,
     )
     return Call(_embed(element), arguments, 1, tokens_per_task(channels))
 
@@ -73,8 +84,13 @@ def _embed(element: Element) -> Kernel:
         for row in range(task * some, smaller(tokens, (task + 1) * some)):
             source = row_at(arguments.table, ids[row] + arguments.offset)
             out = floats_at(row_at(arguments.out, row), channels)
-            for i in range(channels):
-                out[i] = read(element, source, i) * scale
+            if arguments.onto.address == 0:
+                for i in range(channels):
+                    out[i] = read(element, source, i) * scale
+            else:
+                before = floats_at(row_at(arguments.onto, row), channels)
+                for i in range(channels):
+                    out[i] = before[i] + read(element, source, i) * scale
 
     return embed
 

@@ -50,6 +50,18 @@ def learned_positions(operation: Operation, pack: Pack) -> Write:
     return lambda to: _rows_of(to, table, to.inputs.places, offset=offset)
 
 
+def add_types(operation: Operation, pack: Pack) -> Write:
+    """Rows plus those of a table by token type."""
+    table = pack([use_of(operation, "table")], "wide")
+
+    def write(to: Recorder, x: Value) -> Values:
+        out = to.new(*x.shape, per_logit=False)
+        to.calls.append(embed_call(table, ids=to.inputs.types(), out=out.rows, onto=x.rows))
+        return (out,)
+
+    return write
+
+
 def _rows_of(
     to: Recorder, table: Any, ids: Indirect, *, scale: float = 1.0, offset: int = 0
 ) -> Values:

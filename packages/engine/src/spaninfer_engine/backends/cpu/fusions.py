@@ -81,6 +81,7 @@ def _claim(pattern: str, build: Callable[[Operation, Pack], Write]) -> Claim:
 _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("x = embed", elementwise.embed),
     ("x = learned_positions", elementwise.learned_positions),
+    ("y = add_types x", elementwise.add_types),
     ("y = gather_rows x", elementwise.gather_rows),
     ("y = rms_norm x", elementwise.rms_norm),
     ("y = layer_norm x", elementwise.layer_norm),

@@ -29,10 +29,11 @@ from spaninfer_engine.ops.step import AttentionMetadata, Step
 
 MAX_GROUPS = MAX_ROPES = 16
 
-# Numbers of words: token ids, positions, requests, places, rows with logits; then pairs per cache
-# group, four of a tower's windows, and pairs per rotary embedding, and per count (of those that are
-# plans: items, parts).
-_TABLES = 5
+# Numbers of words: token ids, positions, requests, places, rows with logits, and types of tokens,
+# where they are asked for; then pairs per cache group, four of a tower's windows, and pairs per
+# rotary embedding, and per count (of those that are plans: items, parts).
+_TYPES = 5
+_TABLES = _TYPES + 1
 _WINDOWS = _TABLES + 2 * MAX_GROUPS
 _ANGLES = _WINDOWS + 4
 _PLANS = _ANGLES + 2 * MAX_ROPES
@@ -108,10 +109,17 @@ class Inputs:
         self._kept: list[NDArray[Any]] = []
         self._cuts: dict[_Cut, int] = {}  # what else counts: which count it is
         self._counts: list[int] = []
+        self._has_types = False
         self._plans: dict[int, PlanMemory] = {}  # by count
         self.token_ids, self.position, self.request, self.places, self.logit_indices = (
-            self._word(number) for number in range(_TABLES)
+            self._word(number) for number in range(_TYPES)
         )
+
+    def types(self) -> int:
+        """Return the word of the tokens' types, which are found from this step on."""
+        self._has_types = True
+        self._copy_types(self._metadata)
+        return self._word(_TYPES)
 
     def table(self, group: int) -> tuple[int, int]:
         """Return the words of a cache group's span tables and of their width."""
@@ -177,6 +185,8 @@ class Inputs:
             )
         ):
             self._copy(number, array, np.int32)
+        if self._has_types:
+            self._copy_types(metadata)
         if metadata.tables is not self._tables:
             self._put_tables(metadata.tables)
         if not metadata.tables:  # no cache: keys lie where they were computed (`attention.ragged`)
@@ -188,6 +198,9 @@ class Inputs:
             for which, part in enumerate(rotation):
                 self._copy(_ANGLES + 2 * rope + which, part, np.float32)
         self._counts = [step.num_tokens, len(step.logit_indices)]
+
+    def _copy_types(self, metadata: AttentionMetadata[Any]) -> None:
+        self._copy(_TYPES, metadata.token_types(), np.int32)
 
     def _copy(self, number: int, rows: NDArray[Any], dtype: DTypeLike) -> None:
         """Copy rows to the memory of a word, which moves where there are more than ever, or rows of
