@@ -1,10 +1,12 @@
 """Compiled functions on disk: kept per CPU, rebuilt when a source changes."""
 
 import ctypes
+import gc
 import shutil
 from pathlib import Path
 
 import pytest
+from numba import types
 from processes import printed_by
 from spaninfer_kernels_cpu import Format, attention_kernels, compile_all
 from spaninfer_kernels_cpu.attention import attention_plan
@@ -96,6 +98,27 @@ def test_the_second_process_compiles_nothing():
     compile_all([Format("int8", 32)])
 
     assert printed_by(PROGRAM, {}) == "5 0"
+
+
+@pytest.mark.parametrize(("before", "meanwhile"), [(700, compiled.YOUNG), (50_000, 50_000), (0, 0)])
+def test_the_collector_looks_less_often_while_a_kernel_is_compiled(
+    tmp_path, monkeypatch, before, meanwhile
+):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    native = compiled.NativeFunction(lambda number: number, types.int64(types.int64))
+    seen, compile_it, was = [], native._compiler.compile, gc.get_threshold()
+    monkeypatch.setattr(
+        native._compiler, "compile", lambda: seen.append(gc.get_threshold()) or compile_it()
+    )
+    gc.set_threshold(before, 5, 6)
+    try:
+        native.make_ready()
+        behind = gc.get_threshold()
+    finally:
+        gc.set_threshold(*was)
+
+    assert seen == [(meanwhile, 5, 6)]
+    assert behind == (before, 5, 6)
 
 
 def test_a_native_function_refuses_other_types():
