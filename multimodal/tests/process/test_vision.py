@@ -11,26 +11,8 @@ from PIL import Image as Pillow
 from scenes import picture
 from spaninfer_multimodal import ConfigError, TooLarge, Video, decode_image, load_processors
 
-pytest.importorskip("transformers", reason="is the oracle")
-
-from transformers.models.aya_vision.processing_aya_vision import AyaVisionProcessor
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
-from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
-from transformers.models.internvl.processing_internvl import InternVLProcessor
-from transformers.models.llava_next.image_processing_pil_llava_next import (
-    LlavaNextImageProcessorPil,
-)
-from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
-from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
-    LlavaOnevisionImageProcessorPil,
-)
-from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
-from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+# It imports the processors when they are asked for: not every process that collects these tests.
+transformers = pytest.importorskip("transformers", reason="is the oracle")
 
 SIZES = [(224, 224), (100, 333), (37, 41), (28, 1680), (1, 1)]
 
@@ -64,7 +46,7 @@ def test_qwen_vl(tmp_path, options, size):
 
     patches = ours.image(image)
 
-    theirs = Qwen2VLImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    theirs = transformers.Qwen2VLImageProcessorPil(**options)(pillow(image), return_tensors="np")
     assert [list(patches.grid_thw)] == theirs["image_grid_thw"].tolist()
     np.testing.assert_array_equal(patches.pixels, theirs["pixel_values"])
     assert patches.num_tokens == math.prod(patches.grid_thw) // 4
@@ -112,7 +94,7 @@ def test_a_real_picture_is_cut_as_transformers_does_with_published_settings(
     patches = published(tmp_path, processors, "qwen3vl").image(image)
 
     config = json.loads((tmp_path / "preprocessor_config.json").read_text())
-    theirs = Qwen2VLImageProcessorPil(**config)(pillow(image), return_tensors="np")
+    theirs = transformers.Qwen2VLImageProcessorPil(**config)(pillow(image), return_tensors="np")
     assert [list(patches.grid_thw)] == theirs["image_grid_thw"].tolist()
     np.testing.assert_array_equal(patches.pixels, theirs["pixel_values"])
 
@@ -130,7 +112,7 @@ def test_gemma_3(tmp_path, size, scanned):
 
     tiles = ours.image(image)
 
-    theirs = Gemma3ImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    theirs = transformers.Gemma3ImageProcessorPil(**options)(pillow(image), return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
     assert tiles.num_tokens == 256 * (1 + theirs["num_crops"][0])
 
@@ -156,7 +138,7 @@ def test_siglip(tmp_path, size, edge):
 
     tiles = loaded(tmp_path, config, {"vision_config": {"patch_size": 16}}).image(image)
 
-    theirs = SiglipImageProcessorPil(**options)(pillow(image), return_tensors="np")
+    theirs = transformers.SiglipImageProcessorPil(**options)(pillow(image), return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
     assert tiles.num_tokens == (edge // 16) ** 2
 
@@ -189,11 +171,11 @@ def test_idefics3(tmp_path, name, size):
 
     tiles = loaded(tmp_path, config, shared={"image_seq_len": 64}).image(image)
 
-    images = Idefics3ImageProcessorPil(return_row_col_info=True, **options)
+    images = transformers.Idefics3ImageProcessorPil(return_row_col_info=True, **options)
     theirs = images(pillow(image), return_tensors="np")
     assert np.array_equal(tiles.pixels, theirs["pixel_values"][0])  # numpy's own takes seconds
     assert tiles.num_tokens == 64 * len(tiles.pixels)
-    processor = object.__new__(Idefics3Processor)
+    processor = object.__new__(transformers.Idefics3Processor)
     processor.image_seq_len, processor.global_image_tag = 64, "<global-img>"
     processor.image_token, processor.fake_image_token = "<image>", "<fake_token_around_image>"
     assert ("<image>" * 64).join(tiles.around) == processor.replace_image_token(theirs, 0)
@@ -208,11 +190,11 @@ def test_aya_vision(tmp_path, size):
 
     tiles = loaded(tmp_path, config, shared=shared).image(image)
 
-    theirs = GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
+    theirs = transformers.GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
         pillow(image), return_tensors="np"
     )
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
-    processor = object.__new__(AyaVisionProcessor)
+    processor = object.__new__(transformers.AyaVisionProcessor)
     processor.patch_size, processor.img_size, processor.img_patch_token = 28, 364, "<patch>"
     processor.start_of_img_token, processor.end_of_img_token = "<|START_OF_IMG|>", "<|END_OF_IMG|>"
     processor.tile_token, processor.tile_global_token = "TILE", "TILE_GLOBAL"
@@ -233,12 +215,12 @@ def test_internvl(tmp_path, size, options):
 
     tiles = loaded(tmp_path, config).image(image)
 
-    theirs = GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
+    theirs = transformers.GotOcr2ImageProcessorPil(crop_to_patches=True, **options)(
         pillow(image), return_tensors="np"
     )
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"])
     assert tiles.num_tokens == 256 * theirs["num_patches"][0]
-    processor = object.__new__(InternVLProcessor)
+    processor = object.__new__(transformers.InternVLProcessor)
     processor.image_seq_length, processor.image_token = 256, "<IMG_CONTEXT>"
     processor.start_image_token, processor.end_image_token = "<img>", "</img>"
     written = ("<IMG_CONTEXT>" * tiles.num_tokens).join(tiles.around)
@@ -263,11 +245,11 @@ def test_a_model_says_whether_clip_s_class_is_a_token(tmp_path, strategy, wanted
 )
 def test_clip(tmp_path, size, options):
     if options.get("size") == 224:
-        theirs = CLIPImageProcessorPil(
+        theirs = transformers.CLIPImageProcessorPil(
             size={"height": 224, "width": 224}, crop_size={"height": 336, "width": 336}
         )
     else:
-        theirs = CLIPImageProcessorPil(**options)
+        theirs = transformers.CLIPImageProcessorPil(**options)
     config = {"feature_extractor_type": "CLIPFeatureExtractor", "image_mean": None, **options}
     image = picture(*size)
 
@@ -300,7 +282,9 @@ def test_pixtral(tmp_path, options, shared, size):
 
     patches = ours.image(image)
 
-    processor = PixtralImageProcessorPil(**{"size": PIXTRAL["size"], **options, "patch_size": side})
+    processor = transformers.PixtralImageProcessorPil(
+        **{"size": PIXTRAL["size"], **options, "patch_size": side}
+    )
     theirs = processor(pillow(image), return_tensors="np")
     height, width = theirs["image_sizes"][0]
     np.testing.assert_array_equal(whole_picture(patches, ours), theirs["pixel_values"][0])
@@ -416,10 +400,10 @@ def test_llava_next(tmp_path, size):
 
     tiles = loaded(tmp_path, config, model).image(image)
 
-    images = LlavaNextImageProcessorPil(**options)
+    images = transformers.LlavaNextImageProcessorPil(**options)
     theirs = images(pillow(image), return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
-    processor = object.__new__(LlavaNextProcessor)
+    processor = object.__new__(transformers.LlavaNextProcessor)
     processor.image_processor, processor.patch_size = images, 14
     processor.image_token, processor.num_additional_image_tokens = "<image>", 1
     processor.vision_feature_select_strategy = "default"
@@ -438,7 +422,7 @@ def test_llava_onevision(tmp_path, size):
 
     tiles = ours.image(image)
 
-    processor = LlavaOnevisionImageProcessorPil(image_grid_pinpoints=pinpoints, **HALF)
+    processor = transformers.LlavaOnevisionImageProcessorPil(image_grid_pinpoints=pinpoints, **HALF)
     theirs = processor(pillow(image), return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
     assert [list(tiles.size)] == theirs["image_sizes"].tolist()
@@ -450,11 +434,11 @@ def test_llava_onevision(tmp_path, size):
 def test_llava_onevision_counts_tokens_as_its_processor_does(tmp_path, size):
     ours = loaded(tmp_path, ONEVISION, shared={"num_image_tokens": 729})
 
-    class Counting(LlavaOnevisionProcessor):
+    class Counting(transformers.LlavaOnevisionProcessor):
         """Their arithmetic, without the tokenizer that the rest of the class needs."""
 
         def __init__(self):
-            self.image_processor = LlavaOnevisionImageProcessorPil()
+            self.image_processor = transformers.LlavaOnevisionImageProcessorPil()
             self.num_image_tokens, self.vision_aspect_ratio = 729, "anyres_max_9"
 
     tiles = ours.image(picture(*size))
@@ -518,7 +502,7 @@ def test_llava_onevision_pads_one_image_of_several_to_a_square(tmp_path, size):
     tiles = ours.image_of_several(image)
 
     both = [[pillow(image), pillow(image)]]
-    theirs = LlavaOnevisionImageProcessorPil(**HALF)(both, return_tensors="np")
+    theirs = transformers.LlavaOnevisionImageProcessorPil(**HALF)(both, return_tensors="np")
     np.testing.assert_array_equal(tiles.pixels, theirs["pixel_values"][0])
     assert tiles.num_tokens == 730
 

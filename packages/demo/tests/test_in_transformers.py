@@ -22,24 +22,26 @@ def model():
     return getattr(transformers, named).from_pretrained(path(), dtype=torch.float32)
 
 
-def greedy(model, prompt, count):
-    """Return the tokens of transformers' model over the engine's ids and patches."""
+def likeliest(model, prompt, told):
+    """Return what transformers' model finds likeliest in the place of each token that was told,
+    over the engine's ids and patches.
+    """
     (item,) = prompt.media.items
     kind, made = item.input.kind, item.input
     pixels = {"image": "pixel_values", "video": "pixel_values_videos"}[kind]
     pad = getattr(model.config, f"{kind}_token_id")
-    given = {
-        pixels: torch.from_numpy(np.array(made.numbers)),
-        f"{kind}_grid_thw": torch.tensor([made.grid_thw]),
-    }
     mark = {"image": 1, "video": 2}[kind]
-    ids = list(prompt)
+    ids = [*prompt, *told[:-1]]
     with torch.no_grad():
-        for _ in range(count):
-            types = torch.tensor([[mark * (each == pad) for each in ids]])
-            told = model(torch.tensor([ids]), mm_token_type_ids=types, use_cache=False, **given)
-            ids.append(int(told.logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+        logits = model(
+            torch.tensor([ids]),
+            mm_token_type_ids=torch.tensor([[mark * (each == pad) for each in ids]]),
+            **{
+                pixels: torch.from_numpy(np.array(made.numbers)),
+                f"{kind}_grid_thw": torch.tensor([made.grid_thw]),
+            },
+        ).logits[0]
+    return logits[len(prompt) - 1 :].argmax(-1).tolist()
 
 
 def test_answers_about_pictures_and_clips_are_those_of_transformers(model):
@@ -50,4 +52,4 @@ def test_answers_about_pictures_and_clips_are_those_of_transformers(model):
             messages = messages_of(question)
             told = list(engine.chat(messages, sampling).token_ids)
 
-            assert told == greedy(model, engine.encode_chat(messages), len(told))
+            assert told == likeliest(model, engine.encode_chat(messages), told)
