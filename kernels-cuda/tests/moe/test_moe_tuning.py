@@ -12,6 +12,7 @@ from spaninfer_kernels_cuda.moe.tuning import (
     combine_threads,
     down_tile,
     experts_per_lane,
+    launch_choice,
     launch_gemv,
     launch_route,
     launch_sort,
@@ -109,11 +110,14 @@ def test_blocks_of_a_cluster_have_all_tokens_and_a_thread_for_each_expert(arch, 
         assert experts <= grid.launch.block[0] <= (1024 if experts <= 256 else 512)
 
 
-@pytest.mark.parametrize(("tokens", "threads"), [(1, 32), (4, 128), (100, 256)])
-def test_without_a_sort_there_are_no_threads_but_routers(tokens, threads):
-    grid = launch_route(RouteShape(tokens, 128, 8), 0)
+@pytest.mark.parametrize(
+    ("tokens", "blocks", "threads"), [(1, 1, 32), (4, 1, 128), (8, 1, 256), (100, 13, 256)]
+)
+def test_a_choice_without_a_sort_has_a_warp_for_each_token(tokens, blocks, threads):
+    launch = launch_choice(tokens)
 
-    assert grid.launch.block == (threads, 1, 1)
+    assert launch.grid == (blocks, 1, 1)
+    assert launch.block == (threads, 1, 1)
 
 
 def test_a_sort_of_no_tokens_says_that_no_expert_has_one():
@@ -121,7 +125,7 @@ def test_a_sort_of_no_tokens_says_that_no_expert_has_one():
 
 
 def test_no_token_is_no_launch():
-    assert launch_route(RouteShape(0, 128, 8), 0) is None
+    assert launch_choice(0) is None
     assert launch_gemv(0, 768, up_tile(2048)) is None
 
 

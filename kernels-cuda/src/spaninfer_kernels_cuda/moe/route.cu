@@ -1,15 +1,32 @@
 // The experts of tokens, and the pairs (token, choice) sorted by expert.
 //
-// One launch where the blocks of a cluster have all tokens. For more, moe_count and moe_place
-// follow, each block with its own pairs.
+// moe_route does both where the blocks of a cluster have all tokens. Otherwise moe_choose chooses,
+// and moe_count and moe_place sort if asked, each block with its own pairs.
 //
-// Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST (route.cuh), SHARED (experts of every
-//         token, behind those that logits choose, with a weight of 1).
+// Macros: T (of the logits), PER_LANE, SCORE, GROUP_BEST, SHARED (route.cuh).
 // Demands: experts <= 32 PER_LANE, PER_LANE divides experts / groups, groups <= 32, top_k + SHARED
 //          <= 32.
 
-// A warp takes a token at a time. Tokens with a negative slot are padding: they get expert -1.
-// With `ends`, the grid is one cluster, whose blocks have a thread for each expert, and it sorts.
+constexpr int kChoosers = 8;  // warps of a block
+
+// A warp has a token. What sets need would be 16 to 42 KB of shared memory.
+extern "C" __global__ void __launch_bounds__(kChoosers * kWarp)
+    moe_choose(int* ids, float* shares, const T* logits, const float* correction, const int* slots,
+               int tokens, int experts, int top_k, int groups, int group_topk, int normalise,
+               float scale) {
+  __shared__ unsigned short chosen[kChoosers][kWarp];
+  const int warp = threadIdx.x / kWarp, token = blockIdx.x * kChoosers + warp;
+  const Rule rule = {experts, top_k, groups, group_topk, normalise, scale};
+  let_next_kernel_start();
+  wait_for_kernel_before();
+  if (token >= tokens) return;
+  const T* own = logits + static_cast<size_t>(token) * experts;
+  const Scores scores = choose_experts(chosen[warp], own, correction, rule);
+  write_choice(ids, shares, token, chosen[warp], scores, own, slots, rule);
+}
+
+// The grid is one cluster, whose blocks have a thread for each expert; a warp takes a token at a
+// time.
 extern "C" __global__ void __launch_bounds__(kMostThreads, 1)
     moe_route(int* ids, float* shares, int* order, int* ends, int* place, const T* logits,
               const float* correction, const int* slots, int tokens, int of_block, int experts,
@@ -22,36 +39,25 @@ extern "C" __global__ void __launch_bounds__(kMostThreads, 1)
   const Spread spread = {blocks_of_cluster(), rank_in_cluster(), (of_block + kWarp - 1) / kWarp,
                          experts};
   let_next_kernel_start();
-  if (ends) begin_sets(all, spread);
+  begin_sets(all, spread);
   wait_for_kernel_before();
 #pragma unroll 1
   for (int n = warp; n < count; n += warps) {
     const int token = first + n;
-    const bool is_padding = slots && slots[token] < 0;
     const T* own = logits + static_cast<size_t>(token) * experts;
     all.scores[n] = choose_experts(all.chosen[n], own, correction, rule);
-    if (!ends || is_padding) continue;
+    if (is_padding(slots, token)) continue;
     if (lane < top_k) add_to_set(all, spread, n, all.chosen[n][lane]);
     if (lane == 0) add_to_set(all, spread, n, experts);
   }
-  if (ends) send_sets(all, spread);
+  send_sets(all, spread);
   // Weights are computed while sets are under way.
 #pragma unroll 1
   for (int n = warp; n < count; n += warps) {
     const int token = first + n;
-    const bool is_padding = slots && slots[token] < 0;
     const T* own = logits + static_cast<size_t>(token) * experts;
-    int id = lane < top_k ? all.chosen[n][lane] : experts + lane - top_k;
-    float share = weigh(all.scores[n], own, id, rule);
-    if (lane >= top_k) share = 1.0f;
-    if (is_padding) id = -1, share = 0.0f;
-    if (lane < choices) {
-      const size_t pair = static_cast<size_t>(token) * choices + lane;
-      ids[pair] = id;
-      shares[pair] = share;
-    }
+    write_choice(ids, shares, token, all.chosen[n], all.scores[n], own, slots, rule);
   }
-  if (!ends) return;
   wait_for_sets(spread);
   find_firsts(all, spread, ends);
   const int present = members_of(all, spread, experts);
@@ -62,14 +68,14 @@ extern "C" __global__ void __launch_bounds__(kMostThreads, 1)
   for (int n = warp; n < count; n += warps) {
     if (lane >= choices) break;
     const int token = first + n, pair = token * choices + lane;
-    const bool is_padding = slots && slots[token] < 0;
+    const bool pads = is_padding(slots, token);
     int at;
-    if (lane < top_k && !is_padding) {
+    if (lane < top_k && !pads) {
       const int expert = all.chosen[n][lane];
       at = all.first[expert] + members_before(all, spread, expert, spread.own(), n);
     } else {
       const int before = members_before(all, spread, experts, 0, n);
-      at = is_padding ? (present + token - before) * choices + lane : present * lane + before;
+      at = pads ? (present + token - before) * choices + lane : present * lane + before;
     }
     order[at] = pair;
     place[pair] = at;

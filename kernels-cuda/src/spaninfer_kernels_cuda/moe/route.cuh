@@ -5,7 +5,8 @@
 // lowest expert wins: the lowest lane, then its lowest expert.
 //
 // Macros: T (of the logits), PER_LANE, SCORE (softmax, sigmoid or sqrt_softplus), GROUP_BEST (the
-//         scores whose sum is a group's: 0 without groups, 1 or 2).
+//         scores whose sum is a group's: 0 without groups, 1 or 2), SHARED (experts of every token,
+//         behind those that logits choose, with a weight of 1).
 // Needs types.cuh, reduce.cuh.
 
 constexpr unsigned kAll = 0xffffffffu;
@@ -191,4 +192,25 @@ __device__ __forceinline__ float weigh(const Scores& scores, const T* logits, in
   float share = lane < rule.top_k ? scores.of(to_float(logits[expert])) : 0.0f;
   if (rule.normalise) share /= warp_sum(share) + kSmallest;
   return share * rule.scale;
+}
+
+// Tokens with a negative slot are padding.
+__device__ __forceinline__ bool is_padding(const int* slots, int token) {
+  return slots && slots[token] < 0;
+}
+
+// Writes a token's experts and their weights, -1 and 0 for padding; a whole warp calls it.
+__device__ __forceinline__ void write_choice(int* ids, float* shares, int token,
+                                             const unsigned short* chosen, const Scores& scores,
+                                             const T* logits, const int* slots, const Rule& rule) {
+  const int lane = threadIdx.x % kWarp, choices = rule.top_k + SHARED;
+  int id = lane < rule.top_k ? chosen[lane] : rule.experts + lane - rule.top_k;
+  float share = weigh(scores, logits, id, rule);
+  if (lane >= rule.top_k) share = 1.0f;
+  if (is_padding(slots, token)) id = -1, share = 0.0f;
+  if (lane < choices) {
+    const size_t pair = static_cast<size_t>(token) * choices + lane;
+    ids[pair] = id;
+    shares[pair] = share;
+  }
 }

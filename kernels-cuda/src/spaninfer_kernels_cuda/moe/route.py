@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple, get_args
 import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
-    NOT_GIVEN,
     ArraySpec,
     Call,
     FileCache,
@@ -51,6 +50,7 @@ from spaninfer_kernels_cuda.moe.tuning import (
     check_route,
     cluster_blocks,
     experts_per_lane,
+    launch_choice,
     launch_route,
     launch_sort,
 )
@@ -87,6 +87,28 @@ class RouteSizes(NamedTuple):
     scale: Float32
 
 
+class ChoiceArguments(NamedTuple):
+    """Addresses, the arguments of moe_choose."""
+
+    ids: Pointer
+    shares: Pointer
+    logits: Pointer
+    correction: Pointer
+    slots: Pointer
+
+
+class ChoiceSizes(NamedTuple):
+    """Sizes and the rule of the choice, the constants of moe_choose."""
+
+    tokens: Int32
+    experts: Int32
+    top_k: Int32
+    groups: Int32
+    group_topk: Int32
+    normalise: Int32
+    scale: Float32
+
+
 class CountArguments(NamedTuple):
     """Addresses, the arguments of moe_count."""
 
@@ -112,6 +134,7 @@ class SortSizes(NamedTuple):
 
 
 MOE_ROUTE = Signature("moe_route", RouteArguments, RouteSizes)
+MOE_CHOOSE = Signature("moe_choose", ChoiceArguments, ChoiceSizes)
 MOE_COUNT = Signature("moe_count", CountArguments, SortSizes)
 MOE_PLACE = Signature("moe_place", PlaceArguments, SortSizes)
 SOURCE = Source(
@@ -119,7 +142,7 @@ SOURCE = Source(
     "moe/route.cu",
     headers=("types.cuh", "reduce.cuh", "overlap.cuh", "cluster.cuh"),
     parts=("moe/route.cuh", "moe/sort.cuh", "moe/sets.cuh"),
-    kernels=(MOE_ROUTE, MOE_COUNT, MOE_PLACE),
+    kernels=(MOE_ROUTE, MOE_CHOOSE, MOE_COUNT, MOE_PLACE),
 )
 
 _ALIGNMENT = 16  # of a workspace, in bytes
@@ -168,9 +191,9 @@ class PreparedRoute:
     """
 
     shape: RouteShape
-    sorts: bool
     workspace_bytes: int
-    _route: Call[RouteArguments] | None
+    _route: Call[RouteArguments] | None  # choice and sort by one cluster
+    _choose: Call[ChoiceArguments] | None
     _sort: tuple[Call[CountArguments], Call[PlaceArguments]] | None
 
     def launch(
@@ -202,10 +225,11 @@ class PreparedRoute:
 
     def start(self, handle: int, at: RouteArguments, workspace: int) -> None:
         """Launch on the stream with this handle, the default stream included."""
-        if self._route is None:
-            return
-        at_once = self.sorts and self._sort is None
-        self._route(handle, at if at_once else at._replace(ends=0))
+        if self._route is not None:
+            self._route(handle, at)
+        if self._choose is not None:
+            choice = ChoiceArguments(at.ids, at.shares, at.logits, at.correction, at.slots)
+            self._choose(handle, choice)
         if self._sort is not None:
             count, place_pairs = self._sort
             count(handle, CountArguments(workspace, at.ids))
@@ -214,11 +238,8 @@ class PreparedRoute:
     @property
     def by_name(self) -> NamedCalls:
         """The calls, their values named as the arrays; `counts` is the workspace."""
-        if self._route is None:
-            return NamedCalls()
-        sorts_at_once = self.sorts and self._sort is None
-        route = self._route, {} if sorts_at_once else {"ends": NOT_GIVEN}
-        return NamedCalls((route, *((call, {}) for call in self._sort or ())))
+        calls = self._route, self._choose, *(self._sort or ())
+        return NamedCalls(tuple((call, {}) for call in calls if call is not None))
 
 
 def variant_for(options: RouteOptions, experts: int, dtype: object) -> Variant:
@@ -264,24 +285,21 @@ def prepare(
     check_route(shape)
     variant = variant_for(options, experts, dtype)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
-    kernel = load(compiled, gpu, MOE_ROUTE)
     if cluster is None:
         cluster = cluster_blocks(shape, gpu.arch)
-    grid = launch_route(shape, cluster if sorts else 0)
-    if grid and cluster > MOST_PORTABLE and not clusters_at_once(kernel, grid.launch):
-        cluster, grid = 0, launch_route(shape, 0)
-    sizes = RouteSizes(
-        tokens=tokens,
-        of_block=grid.of_block if grid else 0,
-        experts=experts,
-        top_k=options.top_k,
-        groups=options.groups,
-        group_topk=options.group_topk,
-        normalise=options.normalise,
-        scale=options.scale,
-    )
+    rule = options.groups, options.group_topk, options.normalise, options.scale
+    if sorts and cluster:
+        kernel, grid = load(compiled, gpu, MOE_ROUTE), launch_route(shape, cluster)
+        if cluster <= MOST_PORTABLE or clusters_at_once(kernel, grid.launch):
+            sizes = RouteSizes(tokens, grid.of_block, experts, options.top_k, *rule)
+            at_once = Call(kernel, grid.launch, sizes)
+            return PreparedRoute(shape, 0, _route=at_once, _choose=None, _sort=None)
+    choose, choice_grid = None, launch_choice(tokens)
+    if choice_grid:
+        choice_sizes = ChoiceSizes(tokens, experts, options.top_k, *rule)
+        choose = Call(load(compiled, gpu, MOE_CHOOSE), choice_grid, choice_sizes)
     sort, counts = None, 0
-    if sorts and not cluster:
+    if sorts:
         sort_grid, all_experts = launch_sort(shape), experts + options.shared
         sort_sizes = SortSizes(shape.pairs, all_experts)
         sort = (
@@ -289,13 +307,7 @@ def prepare(
             Call(load(compiled, gpu, MOE_PLACE), sort_grid, sort_sizes),
         )
         counts = sort_grid.grid[0] * (all_experts + 1) * 4
-    return PreparedRoute(
-        shape,
-        sorts,
-        workspace_bytes=counts,
-        _route=Call(kernel, grid.launch, sizes) if grid else None,
-        _sort=sort,
-    )
+    return PreparedRoute(shape, counts, _route=None, _choose=choose, _sort=sort)
 
 
 def route(

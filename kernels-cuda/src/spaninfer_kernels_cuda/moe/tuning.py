@@ -17,7 +17,7 @@ MOST_PORTABLE: Final = 8  # blocks of a cluster on any GPU
 _WARP = 32
 _SORTERS = 1024  # threads that sort
 _MAX_BLOCKS = 2**31 - 1
-_ROUTERS = 8  # warps of a block, where blocks that do not sort are many
+_CHOOSERS = 8  # warps of a block that chooses without a sort: kChoosers of moe/route.cu
 _MOST_WARPS = 32  # of a block that sorts; where experts are many half
 _MOST_WORDS = 32  # of 32 tokens, whose sets of experts shared memory holds; likewise
 _FEW_EXPERTS = 8  # of a lane
@@ -113,23 +113,21 @@ class RouteGrid:
     of_block: int
 
 
-def launch_route(shape: RouteShape, cluster: int) -> RouteGrid | None:
-    """Return the grid of moe_route; None where there is nothing to write.
+def launch_route(shape: RouteShape, cluster: int) -> RouteGrid:
+    """Return the grid of moe_route: a cluster of blocks, which have a thread for each expert."""
+    of_block = max(1, -(-shape.tokens // cluster))
+    most = _MOST_WARPS // _times_many(shape)
+    warps = max(min(of_block, most), -(-shape.experts // _WARP))
+    grid = (cluster, 1, 1)
+    return RouteGrid(Launch(grid, (_WARP * warps, 1, 1), cluster=grid, overlaps=True), of_block)
 
-    A `cluster` of blocks sorts, for which each has a thread for each expert; 0 where none does.
-    The sort of no tokens writes where experts end.
-    """
-    if cluster:
-        of_block = max(1, -(-shape.tokens // cluster))
-        most = _MOST_WARPS // _times_many(shape)
-        warps = max(min(of_block, most), -(-shape.experts // _WARP))
-        grid = (cluster, 1, 1)
-        return RouteGrid(Launch(grid, (_WARP * warps, 1, 1), cluster=grid, overlaps=True), of_block)
-    if not shape.tokens:
+
+def launch_choice(tokens: int) -> Launch | None:
+    """Return the grid of moe_choose; None without tokens."""
+    if not tokens:
         return None
-    of_block = min(_ROUTERS, shape.tokens)
-    grid = (-(-shape.tokens // of_block), 1, 1)
-    return RouteGrid(Launch(grid, (_WARP * of_block, 1, 1), overlaps=True), of_block)
+    warps = min(_CHOOSERS, tokens)
+    return Launch((-(-tokens // _CHOOSERS), 1, 1), (_WARP * warps, 1, 1), overlaps=True)
 
 
 def launch_sort(shape: RouteShape) -> Launch:
