@@ -6,6 +6,7 @@ A step as it is captured: decodes with rows that pad it, then a prompt.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,28 +122,34 @@ def test_rows_of_a_step_select_and_read_keys_as_defined(top_k: int) -> None:
         np.testing.assert_allclose(read[one].numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_decodes_and_short_prompts_are_parts_of_a_step_and_long_prompts_one_each() -> None:
+def _mixed_slices() -> Any:
+    """Two decodes and five prompts."""
     from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
-    from spaninfer_engine.backends.cuda.attention.sparse import parts_of
 
     stops, counts = (40, 9, 8, 2, 30, 31, 7), (1, 1, 4, 2, 3, 5, 7)
     bounds = np.concatenate([[0], np.cumsum(counts)]).tolist()
-    table = torch.zeros(9, 10, dtype=torch.int32)
     runs = [
         Run(bounds[n], bounds[n + 1], 8 - n, stops[n] - counts[n], stops[n]) for n in range(2, 7)
     ]
-    slices = AttentionSlices(
+    return AttentionSlices(
         rows=torch.arange(8, 1, -1, dtype=torch.int32),
         lengths=torch.tensor(stops, dtype=torch.int32),
         bounds=torch.tensor(bounds, dtype=torch.int32),
         slots=(),
-        tables=(table,),
+        tables=(torch.zeros(9, 10, dtype=torch.int32),),
         num_decodes=2,
         prefills=tuple(runs),
         logit_rows=torch.zeros(0, dtype=torch.int32),
         logit_seq_lens=torch.zeros(0, dtype=torch.int32),
         span_len=4,
     )
+
+
+def test_decodes_and_short_prompts_are_parts_of_a_step_and_long_prompts_one_each() -> None:
+    from spaninfer_engine.backends.cuda.attention.sparse import parts_of
+
+    slices = _mixed_slices()
+    (table,) = slices.tables
 
     parts = list(parts_of(slices, table, span_len=4, top_k=8))
 
@@ -166,3 +173,15 @@ def test_decodes_and_short_prompts_are_parts_of_a_step_and_long_prompts_one_each
     assert [part.readers.one_sequence for part in parts] == [False, False, True, True, True]
     wide = list(parts_of(slices, table, span_len=4, top_k=40))
     assert [(part.rows.stop, part.dense) for part in wide] == [(2, True), (23, True)]
+
+
+def test_while_nothing_has_written_bounds_every_row_is_one_of_the_slices() -> None:
+    from spaninfer_engine.backends.cuda.attention.sparse import parts_of
+
+    slices = _mixed_slices()
+    empty = replace(slices, bounds=torch.zeros_like(slices.bounds))
+
+    parts = list(parts_of(empty, slices.tables[0], span_len=4, top_k=8))
+
+    rows: list[Any] = [part.readers.table_rows for part in parts]
+    assert all(set(row.tolist()) <= set(slices.rows.tolist()) for row in rows)

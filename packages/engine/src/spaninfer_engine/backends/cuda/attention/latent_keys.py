@@ -123,6 +123,29 @@ class HeadKeys:
         return read
 
 
+class TokenSlots(NamedTuple):
+    """Slots[T] of the tokens of slices, each of which begins at its span begins[R]."""
+
+    slots: Tensor
+    begins: Tensor
+    capacity: int
+
+    @classmethod
+    def of(cls, bounds: Tensor, num_tokens: int) -> TokenSlots:
+        """Return the slots of tokens bounds[r] .. bounds[r + 1] of every slice, and of padding.
+
+        Padding lies behind the last slice. While kernels are recorded all bounds are 0, and all
+        tokens are padding.
+        """
+        counts = bounds.diff()
+        ends = (-(-counts // _SPAN_LEN)).cumsum(0, dtype=torch.int32)
+        begins = torch.cat([ends.new_zeros(1), ends])
+        places = torch.arange(num_tokens, dtype=torch.int32, device=bounds.device)
+        which = torch.searchsorted(bounds[1:].contiguous(), places, right=True)
+        slots = begins[which] * _SPAN_LEN + places - bounds[which]
+        return cls(slots, begins[:-1], num_tokens + (_SPAN_LEN - 1) * len(counts))
+
+
 class NewTokens:
     """The slices of a step behind its decodes, over keys and values of their own tokens."""
 
@@ -130,18 +153,11 @@ class NewTokens:
         slices = plan.slices
         first = slices.num_decodes
         self.is_all = first == 0 and _begin_texts(slices)
-        bounds = slices.bounds[first:] - first
-        counts = bounds.diff()
-        tokens = len(slices.slots[0]) - first
-        ends = (-(-counts // _SPAN_LEN)).cumsum(0, dtype=torch.int32)
-        begins = torch.cat([ends.new_zeros(1), ends])
-        places = torch.arange(tokens, dtype=torch.int32, device=bounds.device)
-        # Padding lies behind the last slice; while kernels are recorded, all tokens do.
-        which = torch.searchsorted(bounds[1:].contiguous(), places, right=True)
-        self._slots = begins[which] * _SPAN_LEN + places - bounds[which]
-        capacity = tokens + (_SPAN_LEN - 1) * len(counts)
-        self._keys = HeadKeys(kernels, sizes, capacity, lse=not self.is_all, causal=True)
-        self._keys.plan(bounds, counts, begins[:-1], tokens)
+        bounds = slices.bounds[first:] - slices.bounds[first]
+        new = TokenSlots.of(bounds, len(slices.slots[0]) - first)
+        self._slots = new.slots
+        self._keys = HeadKeys(kernels, sizes, new.capacity, lse=not self.is_all, causal=True)
+        self._keys.plan(bounds, bounds.diff(), new.begins, len(new.slots))
 
     def attend(
         self, query: Tensor, latents: Latents, ups: Ups, scale: float, out: Read | None = None

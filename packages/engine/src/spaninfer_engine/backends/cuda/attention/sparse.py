@@ -159,7 +159,8 @@ def _rows_of_prompts(slices: AttentionSlices, rows: slice) -> tuple[Tensor, Tens
     """Return the row of the span tables of each row of prompts, and how much it sees."""
     device = slices.bounds.device
     row = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=device)
-    of_slice = torch.searchsorted(slices.bounds, row, right=True) - 1
+    # By the bounds between slices: while kernels are recorded all are 0, and rows are the last's.
+    of_slice = torch.searchsorted(slices.bounds[1:-1], row, right=True)
     behind = slices.bounds[1:][of_slice] - row  # itself included
     return slices.rows[of_slice], slices.lengths[of_slice] - behind + 1
 
