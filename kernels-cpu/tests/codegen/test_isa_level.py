@@ -153,7 +153,7 @@ def test_paced_cores_go_over_a_panel_once_where_groups_cut_it(kind):
         for core in (Core(), Core(paced=True)):
             micro = MicroKernels.of(format, rounded=False, level=replace(level, core=core))
 
-            is_paced = core.paced and level.blocks > 2 and not micro.one.by_tiles
+            is_paced = core.paced and level.blocks > 2 and not micro.one.uses_amx
             assert (micro.medium.at_once > 0) == is_paced
             assert not is_paced or micro.medium.rows == 2 * micro.small.rows
 

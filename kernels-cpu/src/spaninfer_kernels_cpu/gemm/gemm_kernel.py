@@ -34,7 +34,7 @@ from spaninfer_kernels_cpu.gemm.micro_kernel import (
 from spaninfer_kernels_cpu.gemm.panel_records import row_record_bytes
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
-from spaninfer_kernels_cpu.gemm.tile_gemm import end_tiles, fill_tile, multiply
+from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile, multiply, release_amx
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
     end_tile,
     fits,
@@ -72,12 +72,12 @@ class GemmTiles(Constant):
 def gemm_kernel(tiles: GemmTiles) -> Kernel:
     """Return the kernel that multiplies by these micro-kernels.
 
-    A task: a chunk of the panels by an equal part of the rows, up to `rows_per_task`, or by the
-    rows of an expert's segment. Of gated products a chunk is of gates and of the factors with the
-    same numbers: for few rows all gates first, so that memory is read in two long streams, else
-    panel by panel. Many rows take the first block of the channels with all panels of the chunk,
-    then the next; few take all of a panel, as it lies in memory. Where tiles of many rows compute,
-    the panel that is next and their outputs are on the way meanwhile.
+    A task multiplies a chunk of the panels by an equal part of the rows, up to `rows_per_task`, or
+    by the rows of an expert's segment. For gated GEMMs, a chunk holds gate panels and the matching
+    up panels: for few rows all gates come first, so that memory is read in two long streams, else
+    gate and up alternate. Many rows go through the chunk once for each block of channels; few take
+    all channels of a panel, as it lies in memory. While the tile for many rows computes, the next
+    panel and the tile's outputs are prefetched.
     """
     tile_room = StackBytes(4 * PANEL * max(tiles.medium.rows, tiles.large.rows))
 
@@ -110,7 +110,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
                         job = Job(arguments, weights, tile, panel, number, rows)
                         multiply_rows(tiles, job, end, first, stop)
                 begin += at_once
-        end_tiles(tiles.large)
+        release_amx(tiles.large)
 
     return gemm
 
@@ -308,13 +308,13 @@ def _coming(job: Job, following: int, done: int, now: int, rows: int) -> Lines:
     return following + first * CACHE_LINE, lines * smaller(rows, done + now) // rows - first
 
 
-@specialized(lambda tiles: _by_memory if tiles.large.by_tiles else _by_registers)
+@specialized(lambda tiles: _by_amx if tiles.large.uses_amx else _by_registers)
 def large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
     """Multiply rows from `first` on by the largest tile; return how many rows it has."""
     raise NotImplementedError("exists in Numba functions only")
 
 
-def _by_memory(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
+def _by_amx(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
     """Multiply by tiles of AMX, which write their sums; finish those a few rows at a time."""
     micro, ending, arguments = tiles.large, ending_of(job, first), job.arguments
     if not ending.is_direct or arguments.k_blocks > 1:

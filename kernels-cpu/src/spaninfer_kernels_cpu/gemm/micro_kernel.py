@@ -44,7 +44,7 @@ IsaPath = (
     | Literal["fma", "tiles", "split tiles", "expanded tiles", "expanded bytes", "whole scales"]
 )
 
-_BY_TILES = ("tiles", "split tiles", "expanded tiles")
+_AMX_PATHS = ("tiles", "split tiles", "expanded tiles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class MicroKernel(Constant):
         return replace(self, blocks=self.at_once, at_once=0)
 
     @property
-    def by_tiles(self) -> bool:
+    def uses_amx(self) -> bool:
         """True if the GEMM uses AMX tiles."""
-        return self.isa_path in _BY_TILES
+        return self.isa_path in _AMX_PATHS
 
     @property
     def is_quantised(self) -> bool:
@@ -232,7 +232,7 @@ class MicroKernel(Constant):
         """Bytes of one activation."""
         if self.isa_path == "fma":
             return 4
-        if self.by_tiles:
+        if self.uses_amx:
             return 1 if self.is_quantised and not self.expands else 2 * self.parts
         if self.isa_path in BF16_DOTS:
             return 2
@@ -291,7 +291,7 @@ def k_blocks(layout: Layout, micro: MicroKernel) -> int:
     into whole tiles, some at least; else it is one. Panels are gone over once per block, and what
     each gives is added up.
     """
-    if not micro.by_tiles or micro.is_quantised:
+    if not micro.uses_amx or micro.is_quantised:
         return 1
     tiles, rest = divmod(layout.channels, TILE_BYTES // 2)
     fewest = -(-row_bytes(layout, micro) // K_BLOCK_BYTES)
@@ -303,7 +303,7 @@ def rows_per_task(layout: Layout, micro: MicroKernel, into: int = 1) -> int:
     """Return the most rows of a task, whose activations come `into` so many blocks of channels."""
     if micro.expands:
         return MOST_ROWS
-    if not micro.by_tiles:
+    if not micro.uses_amx:
         return ROWS_PER_TASK
     fitting = BESIDE // (row_bytes(layout, micro) // into)
     return max(1, min(fitting, MOST_ROWS) // micro.rows) * micro.rows

@@ -124,7 +124,7 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
     memory once, front to back. Else in four turns, none of which asks for what is ahead: all ask
     for the panel that follows.
     """
-    if one.by_tiles:
+    if one.uses_amx:
         return one
     has_own = many.expands or many.has_whole_scales
     rows = SMALL_TILE_ROWS if has_own else min(SMALL_TILE_ROWS, many.rows)
@@ -163,7 +163,7 @@ class MicroKernels:
 def _is_cut(few: MicroKernel, format: Format) -> bool:
     """Return True if sums over a part of a panel's channels are float32, in vectors."""
     if few.codes is None:
-        return not few.by_tiles
+        return not few.uses_amx
     return format.group is not None and not few.codes.is_paired
 
 

@@ -66,7 +66,7 @@ def peak_gops(
     space, out = np.zeros(_SPACE, np.uint8), np.zeros((workers, _SPACE), np.uint8)
     arguments = _RepeatArguments(space.ctypes.data, out.ctypes.data)
     seconds = _seconds(Call(_multiplier(many), arguments, tasks=workers), workers)
-    if many.by_tiles:
+    if many.uses_amx:
         products = _STEPS * 4 * TILE_ROWS * LANES * TILE_BYTES // many.channel_bytes
     else:
         channels = many.row_bytes // many.channel_bytes
@@ -130,8 +130,8 @@ def _multiplier(micro: MicroKernel) -> Kernel:
 
 
 def _choose_repeat(micro: MicroKernel) -> Any:
-    if micro.by_tiles:
-        return _repeat_tiles
+    if micro.uses_amx:
+        return _repeat_amx
     return _repeat_quantised if micro.is_quantised else _repeat_numbers
 
 
@@ -144,7 +144,7 @@ def repeat(micro: MicroKernel, space: int, out: int) -> None:
     raise NotImplementedError("exists in Numba functions only")
 
 
-def _repeat_tiles(micro: MicroKernel, space: int, out: int) -> None:
+def _repeat_amx(micro: MicroKernel, space: int, out: int) -> None:
     """Multiply tiles that stay in registers."""
     amx_tile.repeat(micro, _STEPS, space, out)
 

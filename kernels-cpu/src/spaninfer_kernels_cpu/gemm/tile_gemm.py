@@ -45,8 +45,8 @@ _STEPS = 32  # of numbers between two requests: 8 KB of a panel
 
 
 def _choose_fill(micro: MicroKernel) -> Any:
-    if micro.by_tiles:
-        return _fill_by_tiles
+    if micro.uses_amx:
+        return _fill_by_amx
     return _fill_at_a_pace if micro.at_once > 0 else _fill_by_vectors
 
 
@@ -78,14 +78,14 @@ def _fill_at_a_pace(
     paced_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
-def _fill_by_tiles(
+def _fill_by_amx(
     micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
 ) -> None:
     amx_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
-@specialized(lambda micro: _release if micro.by_tiles else _keep)
-def end_tiles(micro: MicroKernel) -> None:
+@specialized(lambda micro: _release if micro.uses_amx else _keep)
+def release_amx(micro: MicroKernel) -> None:
     """Give back what `fill_tile` took and kept for the next one: once per task, it is slow."""
     raise NotImplementedError("exists in Numba functions only")
 

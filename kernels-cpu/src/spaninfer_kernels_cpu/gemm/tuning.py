@@ -98,7 +98,7 @@ def _named(
     first, *others = levels
     micro = MicroKernels.of(format, rounded=rounded, level=first)
     yield first.name, micro
-    has_tiles = not (micro.many.by_tiles or micro.many.unpacks or micro.many.expands)
+    has_tiles = not (micro.many.uses_amx or micro.many.unpacks or micro.many.expands)
     for ahead, far in _PREFETCHES:
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, many = replace(micro.one, ahead=ahead, far=far), micro.many

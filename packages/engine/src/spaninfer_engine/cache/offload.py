@@ -45,8 +45,8 @@ class OffloadCounts:
     disk_hit_tokens: int = 0  # of prefixes, read from disk
 
 
-class GroupDirectory:
-    """The spans of one cache group by hash, wherever they are.
+class TieredIndex:
+    """The hash index of one cache group over all tiers: device, host memory and disk.
 
     Numbers below `pool.num_spans` are spans; slot s is number `pool.num_spans + s`. The number
     behind those of all slots means a file, where `is_on_disk` says that there is one.
@@ -94,16 +94,16 @@ class SpanOffload:
         ttl: TimeToLive = FOREVER,
     ) -> None:
         self.slots = tuple(HostSlots(count, ttl) for count in num_slots)
-        self.directories = tuple(map(GroupDirectory, pools, self.slots))
+        self.indexes = tuple(map(TieredIndex, pools, self.slots))
         self.disk = None if open_disk is None else open_disk(self.slots)
         self.counts = OffloadCounts()
         self._pools = tuple(pools)
         self._copies: list[SpanCopy] = []
-        self.directories_with_disk = self.directories
+        self.indexes_with_disk = self.indexes
         if self.disk is not None:
             has = self.disk.has
-            self.directories_with_disk = tuple(
-                GroupDirectory(pool, slots, partial(has, group))
+            self.indexes_with_disk = tuple(
+                TieredIndex(pool, slots, partial(has, group))
                 for group, (pool, slots) in enumerate(zip(pools, self.slots, strict=True))
             )
 

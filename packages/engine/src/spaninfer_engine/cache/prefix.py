@@ -107,8 +107,8 @@ class PrefixHit:
     tables: tuple[tuple[int, tuple[int, ...]], ...]  # per group: (first, span numbers)
 
 
-class Directory(Protocol):
-    """Numbers of the spans of one cache group, by hash."""
+class HashIndex(Protocol):
+    """The hash index of one cache group: from span hashes to span numbers."""
 
     def find(self, span_hash: bytes) -> int | None:
         """Return the number of the span with this hash."""
@@ -121,7 +121,7 @@ class Directory(Protocol):
 
 def find_prefix(
     hashes: Sequence[bytes],
-    pools: Sequence[Directory],
+    indexes: Sequence[HashIndex],
     windows: Sequence[int | None],
     span_len: int,
 ) -> PrefixHit:
@@ -131,16 +131,16 @@ def find_prefix(
     position behind the prefix still sees.
     """
     runs = [
-        pool.find_run(hashes) if window is None else None
-        for pool, window in zip(pools, windows, strict=True)
+        group.find_run(hashes) if window is None else None
+        for group, window in zip(indexes, windows, strict=True)
     ]
     best = min([len(hashes), *(len(run) for run in runs if run is not None)])
-    while (gap := _gap(hashes, best, pools, windows, span_len)) is not None:
+    while (gap := _gap(hashes, best, indexes, windows, span_len)) is not None:
         best = gap  # whatever is longer and shorter than before sees the gap, too
     tables = []
-    for pool, window, run in zip(pools, windows, runs, strict=True):
+    for group, window, run in zip(indexes, windows, runs, strict=True):
         first = first_visible(best * span_len, span_len, window)
-        spans = pool.find_run(hashes[first:best]) if run is None else run[:best]
+        spans = group.find_run(hashes[first:best]) if run is None else run[:best]
         tables.append((first, tuple(spans)))
     return PrefixHit(best, tuple(tables))
 
@@ -148,18 +148,18 @@ def find_prefix(
 def _gap(
     hashes: Sequence[bytes],
     count: int,
-    pools: Sequence[Directory],
+    indexes: Sequence[HashIndex],
     windows: Sequence[int | None],
     span_len: int,
 ) -> int | None:
     """Return the last index of a span that a group lacks and its window sees from behind the first
     `count` hashes; None if there is none.
     """
-    for pool, window in zip(pools, windows, strict=True):
+    for group, window in zip(indexes, windows, strict=True):
         if window is None:
             continue
         first = first_visible(count * span_len, span_len, window)
         for index in range(count - 1, first - 1, -1):
-            if pool.find(hashes[index]) is None:
+            if group.find(hashes[index]) is None:
                 return index
     return None

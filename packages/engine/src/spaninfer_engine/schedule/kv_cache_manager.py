@@ -15,7 +15,7 @@ from spaninfer_engine.cache.host_slots import HostSlots
 from spaninfer_engine.cache.memory_plan import STATES_PER_REQUEST
 from spaninfer_engine.cache.offload import SpanOffload
 from spaninfer_engine.cache.pool import SpanPool
-from spaninfer_engine.cache.prefix import Directory, HashSeed, PrefixHit, SpanHasher, find_prefix
+from spaninfer_engine.cache.prefix import HashIndex, HashSeed, PrefixHit, SpanHasher, find_prefix
 from spaninfer_engine.cache.rope_state import RopeState
 from spaninfer_engine.cache.span_files import SpanKey
 from spaninfer_engine.cache.state_table import SNAPSHOT_TOKENS, StateTable
@@ -74,10 +74,10 @@ class KVCacheManager:
         if shape.num_slots:
             self.offload = SpanOffload(self.pools, shape.num_slots, open_disk, shape.ttl)
         self._disk = None if self.offload is None else self.offload.disk
-        self._directories: Sequence[Directory] = (
-            self.pools if self.offload is None else self.offload.directories
+        self._indexes: Sequence[HashIndex] = (
+            self.pools if self.offload is None else self.offload.indexes
         )
-        self._no_hit = find_prefix([], self._directories, shape.windows, shape.span_len)
+        self._no_hit = find_prefix([], self._indexes, shape.windows, shape.span_len)
         self._grown: list[SequenceState] = []
         self._epoch = ""
 
@@ -140,7 +140,7 @@ class KVCacheManager:
         many as computing it would have taken. `spare` spans must stay available, so that a start
         does not cost another its place.
         """
-        hit = self._hit(seq, self._directories)
+        hit = self._hit(seq, self._indexes)
         begin = hit.num_spans * self.shape.span_len
         availability = Availability.NOW
         for table, (_, numbers) in zip(seq.tables, hit.tables, strict=True):
@@ -297,16 +297,16 @@ class KVCacheManager:
         there are slots for them; none where nothing has to be read.
         """
         assert self.offload is not None
-        directories, shape = self.offload.directories_with_disk, self.shape
-        begin = self._hit(seq, self._directories).num_spans
-        hit = self._hit(seq, directories)
+        indexes, shape = self.offload.indexes_with_disk, self.shape
+        begin = self._hit(seq, self._indexes).num_spans
+        hit = self._hit(seq, indexes)
         while hit.num_spans > begin:
             keys = self.offload.keys_outside_pool(hit, seq.hasher.hashes)
             num_lacking = self.offload.num_lacking(keys)
             if num_lacking <= 0:
                 return keys
             hashes = seq.hasher.hashes[: max(hit.num_spans - num_lacking, 0)]
-            hit = find_prefix(hashes, directories, shape.windows, shape.span_len)
+            hit = find_prefix(hashes, indexes, shape.windows, shape.span_len)
         return []
 
     def _end_fetch(self, seq: SequenceState) -> None:
@@ -318,20 +318,20 @@ class KVCacheManager:
         if self.offload is not None:
             self.offload.touch(reversed(seq.hasher.hashes[: seq.num_published_spans]))
 
-    def _hit(self, seq: SequenceState, directories: Sequence[Directory]) -> PrefixHit:
+    def _hit(self, seq: SequenceState, indexes: Sequence[HashIndex]) -> PrefixHit:
         reach = 0
         if not seq.reports_prompt:  # which needs every position
             reach = (seq.prefill_end - 1) // self.shape.span_len  # the last token samples
-        if reach and self._lacks(self._hashes(seq, 1)[:1], directories):
+        if reach and self._lacks(self._hashes(seq, 1)[:1], indexes):
             reach = 0  # hashing is deferred until keys are computed: 0.15 ms for 4000 tokens
         if not reach:
             return self._no_hit
         hashes = self._hashes(seq, reach)[:reach]
-        return find_prefix(hashes, directories, self.shape.windows, self.shape.span_len)
+        return find_prefix(hashes, indexes, self.shape.windows, self.shape.span_len)
 
-    def _lacks(self, first: Sequence[bytes], directories: Sequence[Directory]) -> bool:
+    def _lacks(self, first: Sequence[bytes], indexes: Sequence[HashIndex]) -> bool:
         """Return True if a group that must hold a whole prefix lacks its first span."""
-        groups = zip(directories, self.shape.windows, strict=True)
+        groups = zip(indexes, self.shape.windows, strict=True)
         return any(window is None and not group.find_run(first) for group, window in groups)
 
     def _hashes(self, seq: SequenceState, count: int) -> list[bytes]:

@@ -105,8 +105,9 @@ class Batch:
         return self.starts if self.has_single_tokens else _ranges(self.starts, self.query_start_loc)
 
     def until(self, sequences: Sequences) -> Ints | None:
-        """Return the position behind the last that every token sees, [T]; None where it is its own
-        for all. A run of media whose tokens see each other lies in one slice.
+        """Return the exclusive end of each token's attention range, [T]; None if all are causal.
+
+        A run of media whose tokens see each other lies in one slice.
         """
         if not self.media:
             return None
@@ -307,11 +308,12 @@ def cut_batch(lengths: Ints, token: Literal["first", "last"] | None = None) -> B
 
 
 def _begins(counts: Iterable[int]) -> Ints:
-    """Return where each begins that has so many, and behind the last."""
+    """Return the exclusive prefix sums of counts, with the total appended."""
     return np.array([0, *accumulate(counts)], np.int32)
 
 
 def _cumulated(counts: Ints) -> Ints:
+    """Return the same for an array."""
     sums = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=sums[1:])
     return sums

@@ -23,7 +23,7 @@ from spaninfer_engine.backends.cuda.graphs.shapes import (
     write_columns,
 )
 from spaninfer_engine.backends.cuda.graphs.step_graphs import StepGraphs
-from spaninfer_engine.backends.cuda.launched import CudaStep, InFlight
+from spaninfer_engine.backends.cuda.launched import CudaStep, UnsampledStep
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.sampling.sampler import (
     GpuSampler,
@@ -75,7 +75,7 @@ class CudaProgram:
     `forward` is the bound programs, `text` the one of steps without media. `angles` are as in
     StepMemory; `rotaries` has an entry for each of them, None where the device has a table;
     `ropes` compute the angles of media on the host. `num_axes` of positions are equal. A program
-    that `reads_all_columns` of the span tables gets narrow ones.
+    that `reads_whole_tables`, of spans, is given narrow ones.
     """
 
     forward: Callable[[Step[Tensor]], Tensor]
@@ -84,7 +84,7 @@ class CudaProgram:
     rotaries: tuple[Rotary | None, ...] = ()
     ropes: tuple[Rotary, ...] = ()
     num_axes: int = 1
-    reads_all_columns: bool = False
+    reads_whole_tables: bool = False
 
 
 class CudaDevice:
@@ -111,7 +111,7 @@ class CudaDevice:
         self._sequences, self._ropes = setup.sequences, program.ropes
         self._encodings = None if setup.encode is None else Encodings(setup.encode, ops)
         self._rotaries, self._num_axes = program.rotaries, program.num_axes
-        self._reads_all_columns = reads_all_columns = program.reads_all_columns
+        self._reads_whole_tables = reads_whole_tables = program.reads_whole_tables
         self._stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             kernels = inputs.prepare(gpu=ops.gpu)
@@ -119,9 +119,9 @@ class CudaDevice:
             self._sampler = GpuSampler(ops.gpu, self._memory)
         self._mirror = SequenceMirror(setup.sequences, self, sizes.requests)
         self._graphs = graphs = Graphs(self._compute_shape, self._memory.blank)
-        columns = None if reads_all_columns else sizes.max_spans
+        table_width = None if reads_whole_tables else sizes.max_spans
         self._most_prompt_spans = ops.most_prompt_spans
-        self._step_graphs = None if shapes is None else StepGraphs(shapes, graphs, columns)
+        self._step_graphs = None if shapes is None else StepGraphs(shapes, graphs, table_width)
         torch.cuda.synchronize(ops.device)  # weights and angles were written on other streams
 
     # ---- rows of sequences -----------------------------------------------------------------------
@@ -167,7 +167,7 @@ class CudaDevice:
         raise NoMemory(batch.num_tokens, self._ops.available_bytes())
 
     def _launch(self, batch: Batch, rows: Sequence[int], work: SamplingWork) -> CudaStep:
-        num_spans = self._num_spans(batch.max_seq_len)
+        table_width = self._table_width(batch.max_seq_len)
         angles = self._angles(batch)
         deltas = self._deltas(batch)
         launches = SamplingLaunches.of(work)
@@ -176,7 +176,9 @@ class CudaDevice:
             replay = None
             if deltas is not None and self._step_graphs is not None and self._has_room(batch):
                 with_angles = any(self._rotaries)
-                replay = self._step_graphs.find(batch, sampling, num_spans, host_angles=with_angles)
+                replay = self._step_graphs.find(
+                    batch, sampling, table_width, host_angles=with_angles
+                )
             room = None if replay is None else replay.shape
             known = np.zeros_like(batch.starts) if deltas is None else deltas
             padding = write_columns(self._memory.columns, batch, rows, known, room)
@@ -185,19 +187,19 @@ class CudaDevice:
             if replay is None:
                 prefills = batch.runs(rows, first=batch.num_decodes)
                 media = self._among_media(batch) if deltas is None else None
-                logits, sampled = self._compute(whole, prefills, num_spans, media), sampling
+                logits, sampled = self._compute(whole, prefills, table_width, media), sampling
             else:
                 replay.captured.graph.replay()
                 if replay.shape.is_open:
                     num_logits = batch.num_logits + padding.shift
                     end = replace(replay.shape.step, num_logits=num_logits, sampling=sampling)
-                    logits, sampled = self._finish_open(end, replay.captured, num_spans), sampling
+                    logits, sampled = self._finish_open(end, replay.captured, table_width), sampling
                 else:
                     logits = replay.captured.logits
                     sampled = None if sampling is None else replay.shape.sampling
             chosen = fetch_logits(logits, padding.place(batch.host_logits))
-            at = InFlight(batch, tuple(rows), padding, logits, launches, sampled)
-            step = CudaStep(self._sample_masked, self._sampler.params, at, chosen)
+            unsampled = UnsampledStep(batch, tuple(rows), padding, logits, launches, sampled)
+            step = CudaStep(self._sample_masked, self._sampler.params, unsampled, chosen)
             if batch.has_reported:
                 prompt_rows, next_ids = batch.reported(self._sequences)
                 step.reported = self._sampler.report(
@@ -214,14 +216,13 @@ class CudaDevice:
     def _sample_masked(self, step: CudaStep, masks: TokenMasks) -> None:
         """Sample the tokens of a step that waited for its masks."""
         with torch.cuda.stream(self._stream):
-            at = step.in_flight
-            rows = [at.rows[index] for index in masks.slices.tolist()]
+            rows = [step.unsampled.rows[index] for index in masks.slices.tolist()]
             self._sampler.params.send_masks(rows, masks.fixed)
             self._finish(step)
 
     def _finish(self, step: CudaStep) -> None:
         """Sample what the step has not sampled; send tokens to the host, and log-probabilities."""
-        at, stream = step.in_flight, self._ops.stream
+        at, stream = step.unsampled, self._ops.stream
         if at.sampled is None or not (at.sampled == at.launches or at.launches.samples_as_plain):
             self._sampler.sample_tokens(at.logits, at.launches, stream)
         elif at.sampled != at.launches:
@@ -261,9 +262,9 @@ class CudaDevice:
             short = largest_batch(replace(sizes, requests=1, rows=1), with_cached=False)
             self._launch(short, short.table_rows.tolist(), SamplingWork()).wait()
         with torch.cuda.stream(self._stream):
-            for shape in SMALLER[:1] if self._reads_all_columns else SMALLER:
+            for shape in SMALLER[:1] if self._reads_whole_tables else SMALLER:
                 self._memory.blank(shape)
-                self._compute_shape(shape, self._num_spans(max_len=1))
+                self._compute_shape(shape, self._table_width(max_len=1))
             self._ops.prepare_every_size()
         self._stream.synchronize()
 
@@ -325,26 +326,26 @@ class CudaDevice:
         most = self._most_prompt_spans
         return most is None or spans_of_prompts(batch, self._memory.sizes.span_len) <= most
 
-    def _num_spans(self, max_len: int) -> int:
-        """Return how many columns of the span tables a step reads: where it reads them all, the
+    def _table_width(self, max_len: int) -> int:
+        """Return how many columns of the span tables a step is given: where it reads them all, the
         next power of two that its longest sequence needs.
         """
         sizes = self._memory.sizes
-        if not self._reads_all_columns:
+        if not self._reads_whole_tables:
             return sizes.max_spans
         return min(sizes.max_spans, 1 << (-(-max_len // sizes.span_len) - 1).bit_length())
 
-    def _compute_shape(self, shape: GraphShape, num_spans: int) -> Sequence[Tensor | None]:
+    def _compute_shape(self, shape: GraphShape, table_width: int) -> Sequence[Tensor | None]:
         """Compute a step of a shape; return what a graph of it leaves."""
         if not shape.is_open:
-            return (self._compute(shape.step, (), num_spans),)
+            return (self._compute(shape.step, (), table_width),)
         assert self._text is not None, "steps are captured"
-        return self._text.begin(self._derived(shape.step, (), num_spans))
+        return self._text.begin(self._derived(shape.step, (), table_width))
 
-    def _finish_open(self, end: StepShape, captured: Captured, num_spans: int) -> Tensor:
+    def _finish_open(self, end: StepShape, captured: Captured, table_width: int) -> Tensor:
         """Compute the logits of a step whose open graph has been replayed."""
         assert self._text is not None, "steps are captured"
-        logits = self._text.finish(self._derived(end, (), num_spans), list(captured.results))
+        logits = self._text.finish(self._derived(end, (), table_width), list(captured.results))
         return self._sampled(logits, end)
 
     def _among_media(self, batch: Batch) -> _Among:
@@ -368,24 +369,24 @@ class CudaDevice:
         self,
         shape: StepShape,
         prefills: tuple[Run, ...],
-        num_spans: int,
+        table_width: int,
         media: _Among | None = None,
     ) -> Tensor:
         """Compute the step whose columns were sent; return the logits [W V]."""
-        step = self._derived(shape, prefills, num_spans, media)
+        step = self._derived(shape, prefills, table_width, media)
         return self._sampled(self._forward(step), shape)
 
     def _derived(
         self,
         shape: StepShape,
         prefills: tuple[Run, ...],
-        num_spans: int,
+        table_width: int,
         media: _Among | None = None,
     ) -> Step[Tensor]:
         """Return the step whose columns were sent."""
         memory, tokens = self._memory, shape.num_tokens
         memory.derive(shape, self._ops.stream)
-        slices = memory.slices(shape, prefills, num_spans)
+        slices = memory.slices(shape, prefills, table_width)
         if media is not None:
             slices = replace(slices, until=media.until)
         step = Step(

@@ -19,10 +19,10 @@ from spaninfer_engine.step.device import Bytes, Logprobs, Samples, TokenMasks
 Floats = NDArray[np.float32]
 
 
-class InFlight(NamedTuple):
-    """A launched step on its way to the host: `rows` are those of its slices.
+class UnsampledStep(NamedTuple):
+    """A launched step whose tokens are not all sampled yet; `rows` are those of its slices.
 
-    It needs the results of `launches`, and has been `sampled` by others, or not at all.
+    It needs the results of `launches`; its graph has `sampled` by others, or not at all (None).
     """
 
     batch: Batch
@@ -40,25 +40,25 @@ class CudaStep:
         self,
         sample: Callable[[CudaStep, TokenMasks], None],
         params: SamplingBuffers,
-        in_flight: InFlight,
+        unsampled: UnsampledStep,
         logits: Tensor | None,
     ) -> None:
         self._sample, self._logits = sample, logits  # `sample` waits for masks
         self._params = params
-        self._in_flight: InFlight | None = in_flight  # until tokens are sampled
-        self._padding = in_flight.padding
+        self._unsampled: UnsampledStep | None = unsampled  # until tokens are sampled
+        self._padding = unsampled.padding
         self.reported: Reported | None = None
         self._arriving: Sampled | None = None
 
     @property
-    def in_flight(self) -> InFlight:
+    def unsampled(self) -> UnsampledStep:
         """The state that the device needs to sample the tokens."""
-        assert self._in_flight is not None, "tokens are sampled once"
-        return self._in_flight
+        assert self._unsampled is not None, "tokens are sampled once"
+        return self._unsampled
 
     def arrive(self, sampled: Sampled) -> None:
         """Take note of what is on its way to the host."""
-        self._arriving, self._in_flight = sampled, None
+        self._arriving, self._unsampled = sampled, None
 
     @property
     def _sampled(self) -> Sampled:
@@ -67,7 +67,7 @@ class CudaStep:
 
     def mask_bits(self, count: int, vocab: int) -> Bytes:
         """Return pinned memory for token masks."""
-        return self._params.mask_bits(count, vocab, self.in_flight.logits.shape[1])
+        return self._params.mask_bits(count, vocab, self.unsampled.logits.shape[1])
 
     def sample(self, masks: TokenMasks) -> None:
         """Sample the tokens of a batch with masks."""

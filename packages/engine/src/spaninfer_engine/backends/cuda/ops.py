@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spaninfer_engine.backends.backend import OnProgress
 from spaninfer_engine.backends.cuda.attention import sparse
-from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
+from spaninfer_engine.backends.cuda.attention.plan import GroupCache, Plan
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.fusions.coded_norms import leave_out_numbers
 from spaninfer_engine.backends.cuda.fusions.layers import claims_of
@@ -81,7 +81,7 @@ class CudaOps(TorchOps):
         )
         self._groups = groups
         self._format = FORMATS[self.dtype] if kv_dtype is None else _CODES[kv_dtype]
-        self._pools: dict[int, Pool] = {}  # by cache group
+        self._group_caches: dict[int, GroupCache] = {}
 
     @property
     def gpu(self) -> Gpu:
@@ -138,8 +138,8 @@ class CudaOps(TorchOps):
         torch.cuda.empty_cache()
 
     def layout(self, operator: str, argument: str) -> str:
-        """Corrections of scores are added in float32, where a wrong choice is a large error; sinks
-        are scores, too. So are logarithms of decays.
+        """Return the layout of a weight: float32 for routing corrections (a rounded one chooses
+        other experts), attention sinks and decays; a GEMM layout for matrices; else plain.
         """
         if operator in ("route", "delta_gates") or argument == "sinks":
             return "float32"
@@ -148,7 +148,7 @@ class CudaOps(TorchOps):
         return "plain"
 
     def expanded_layout(self, layout: str) -> str:
-        """Weights that are no codes lie as in the checkpoint, but for gates of experts."""
+        """Return the layout of unquantised weights: plain, but for gate and up of experts."""
         return self._packer.expanded_layout(layout)
 
     def pack(self, arrays: Sequence[Packable], layout: str) -> Any:  # Tensor or LinearWeight
@@ -185,7 +185,7 @@ class CudaOps(TorchOps):
         # Prefill reads whole blocks of keys, also what a window hides in front of them: spans that
         # may never have been written, whose weight of 0 does not hide a NaN in their values.
         memory = torch.zeros(shape, dtype=torch.uint8, device=self.device)
-        self._pools[group.index] = Pool.at(memory.data_ptr(), layout)
+        self._group_caches[group.index] = GroupCache.at(memory.data_ptr(), layout)
         if self._format not in FORMATS.values():
             return SpanCache(memory, memory, memory)  # codes, which only kernels read
         return SpanCache(
@@ -220,15 +220,15 @@ class CudaOps(TorchOps):
 
     def plan(self, slices: AttentionSlices, caches: tuple[SpanCache[Tensor], ...]) -> Plan:
         """Return what attention shares over the layers of a step; becomes `step.attention`."""
-        return Plan(slices, caches, dict(self._pools), self.kernels)
+        return Plan(slices, caches, dict(self._group_caches), self.kernels)
 
     @property
     def most_prompt_spans(self) -> int | None:
         """The most spans of prompts, in each cache group, that a captured step reads as floats;
         None where it reads them as they are stored.
         """
-        most = (self.kernels.attention.most_expanded(pool.layout) for pool in self._pools.values())
-        return min(filter(None, most), default=None)
+        most_expanded, caches = self.kernels.attention.most_expanded, self._group_caches.values()
+        return min(filter(None, (most_expanded(each.layout) for each in caches)), default=None)
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class CudaOps(TorchOps):
     ) -> None:
         """Write keys and values into the spans; the kernel takes the keys for queries too."""
         plan: Plan = step.attention
-        slots, spans = plan.slices.slots[group], plan.pools[group].spans[layer]
+        slots, spans = plan.slices.slots[group], plan.groups[group].spans[layer]
         heads = Heads.of(key, key, key if value is None else value)
         self.kernels.append_rows(heads, slots, spans)
 
@@ -305,7 +305,7 @@ class CudaOps(TorchOps):
     ) -> Tensor:
         """Attention by kernels where they support the sizes, decodes apart from longer slices."""
         plan: Plan = step.attention
-        layout = plan.pools[group].layout
+        layout = plan.groups[group].layout
         if self._has_no_kernel(layout.key_size, layout.value_size, scoring):
             return plan.attend_plainly(query, group, layer, scoring, sinks)
         return plan.attend(query, group, layer, scoring, sinks).view(*query.shape[:2], -1)

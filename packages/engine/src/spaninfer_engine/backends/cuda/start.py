@@ -126,7 +126,7 @@ class CudaStart:
                 rotaries=tuple(self._rotaries),
                 ropes=tuple(map(Rotary, self._ropes)),
                 num_axes=max((len(rope.sections) or 1 for rope in self._ropes), default=1),
-                reads_all_columns=self._is_by_prompt,
+                reads_whole_tables=self._is_by_prompt,
             ),
             Sizes(
                 requests=self._demand.max_running,

@@ -17,7 +17,7 @@ from spaninfer_engine.backends.cuda.attention.expanded import (  # noqa: E402
     are_better_expanded,
     spans_of_prompts,
 )
-from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool  # noqa: E402
+from spaninfer_engine.backends.cuda.attention.plan import GroupCache, Plan  # noqa: E402
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices  # noqa: E402
 from spaninfer_engine.backends.cuda.graphs.memory import Sizes  # noqa: E402
 from spaninfer_engine.backends.cuda.kernels import attention  # noqa: E402
@@ -146,4 +146,4 @@ def _plan(kernels: Any, prompts: tuple[Run, ...]) -> Plan:
         logit_seq_lens=lengths,
         span_len=32,
     )
-    return Plan(slices, (), {0: Pool.at(0, LAYOUT)}, kernels)
+    return Plan(slices, (), {0: GroupCache.at(0, LAYOUT)}, kernels)

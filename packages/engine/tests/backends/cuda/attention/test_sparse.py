@@ -47,7 +47,7 @@ class _NoKernels:
 
 
 def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
-    from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
+    from spaninfer_engine.backends.cuda.attention.plan import GroupCache, Plan
     from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 
     tables = np.random.default_rng(7).permutation(NUM_SPANS)[: 4 * COLUMNS]
@@ -65,9 +65,9 @@ def _plan(caches: tuple[SpanCache[Any], ...]) -> Any:
         span_len=4,
     )
     layout: Any = None
-    pools: Any = (Pool(layout, ()),) * 2  # plain operators ask no layout
+    groups: Any = (GroupCache(layout, ()),) * 2  # plain operators ask no layout
     kernels: Any = _NoKernels()
-    return Plan(slices, caches, pools, kernels)
+    return Plan(slices, caches, groups, kernels)
 
 
 def _rows() -> list[tuple[int, int, int]]:

@@ -218,7 +218,7 @@ def long_slices(plan: Plan, group: int) -> tuple[tuple[int, int], ...]:
     There are none where the host does not know where slices begin, as in a captured step, or where
     the cache holds codes.
     """
-    if plan.pools[group].layout.format not in FORMATS.values():
+    if plan.groups[group].layout.format not in FORMATS.values():
         return ()
     return tuple(
         (number, run.start)

@@ -30,15 +30,15 @@ Made = TypeVar("Made")
 Attention: TypeAlias = BatchDecode | BatchMLA | BatchPrefill | ExpandedPrefill
 
 
-class Pool(NamedTuple):
-    """The spans of a cache group: their layout, and those of each layer."""
+class GroupCache(NamedTuple):
+    """The device memory of one cache group: the layout of its spans, and those of each layer."""
 
     layout: SpanLayout
     spans: tuple[Spans, ...]
 
     @classmethod
-    def at(cls, address: int, layout: SpanLayout) -> Pool:
-        """Return the pool whose memory begins at `address`."""
+    def at(cls, address: int, layout: SpanLayout) -> GroupCache:
+        """Return the cache whose memory begins at `address`."""
         return cls(layout, tuple(Spans(address, layout, n) for n in range(layout.num_layers)))
 
 
@@ -53,10 +53,10 @@ class Plan:
         self,
         slices: AttentionSlices,
         caches: tuple[SpanCache[Tensor], ...],
-        pools: Mapping[int, Pool],
+        groups: Mapping[int, GroupCache],
         kernels: Kernels,
     ) -> None:
-        self.slices, self.pools = slices, pools
+        self.slices, self.groups = slices, groups
         self._caches, self._kernels = caches, kernels
         self._planned: dict[tuple[int, int, int | None, bool], tuple[Attention, ...]] = {}
         self._rotaries: dict[int, append.Rotary] = {}
@@ -69,7 +69,7 @@ class Plan:
         invariant, and other products.
         """
         slices = None if self._kernels.batch_invariant else self.slices.of_logits(logit_indices)
-        return None if slices is None else Plan(slices, self._caches, self.pools, self._kernels)
+        return None if slices is None else Plan(slices, self._caches, self.groups, self._kernels)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` returned when this step first needed `key`."""
@@ -96,9 +96,9 @@ class Plan:
         """
         if self.slices.until is not None:
             return self.attend_plainly(query, group, layer, scoring, sinks).flatten(1)
-        pool, kernels = self.pools[group], self._kernels
+        group_cache, kernels = self.groups[group], self._kernels
         rows, heads, _ = query.shape
-        is_mla = sinks is None and _is_mla(pool.layout, scoring)
+        is_mla = sinks is None and _is_mla(group_cache.layout, scoring)
         key = group, heads, scoring.window, is_mla
         planned = self._planned.get(key)
         if planned is None:
@@ -108,7 +108,7 @@ class Plan:
                 planned = self._plan(group, heads, scoring.window, rows)
             self._planned[key] = planned
         query = query.contiguous()
-        out = kernels.empty(rows, heads * pool.layout.value_size)
+        out = kernels.empty(rows, heads * group_cache.layout.value_size)
         scores: dict[str, Any] = {}
         if not is_mla:
             slopes = None if scoring.alibi is None else _slopes(heads, scoring, query.device)
@@ -116,7 +116,7 @@ class Plan:
         for attention in planned:
             attention.run(
                 query.data_ptr(),
-                pool.spans[layer],
+                group_cache.spans[layer],
                 softmax_scale=scoring.scale,
                 out=out.data_ptr(),
                 stream=kernels.stream,
@@ -126,7 +126,7 @@ class Plan:
 
     def _plan(self, group: int, heads: int, window: int | None, rows: int) -> tuple[Attention, ...]:
         slices, kernels = self.slices, self._kernels
-        layout, tables, stream = self.pools[group].layout, slices.tables[group], kernels.stream
+        layout, tables, stream = self.groups[group].layout, slices.tables[group], kernels.stream
         # One kernel for both gives a row the same bits, drawn one by one or found in a prompt.
         decodes = 0 if kernels.batch_invariant else slices.num_decodes
         planned: list[Attention] = []
@@ -148,7 +148,7 @@ class Plan:
         self, group: int, heads: int, window: int | None, rows: int, decodes: int
     ) -> BatchPrefill | ExpandedPrefill:
         """Return the attention of the slices behind the decodes."""
-        slices, kernels, layout = self.slices, self._kernels, self.pools[group].layout
+        slices, kernels, layout = self.slices, self._kernels, self.groups[group].layout
         prompts = PromptSlices(
             slices.bounds[decodes:],
             slices.lengths[decodes:],
@@ -176,7 +176,7 @@ class Plan:
     def _plan_mla(self, group: int, heads: int, rows: int) -> Iterator[BatchMLA]:
         """Yield the latent attention of decodes, and that of longer slices."""
         decodes = 0 if self._kernels.batch_invariant else self.slices.num_decodes
-        layout = self.pools[group].layout
+        layout = self.groups[group].layout
         if decodes:
             decode = self._kernels.attention.batch_mla(layout, heads)
             yield self.plan_slices(decode, group, slice(decodes), decodes)
@@ -190,7 +190,7 @@ class Plan:
         """Return the latent attention of decodes, and that of longer slices to the tokens before
         their own, with log-sum-exps; slices `left_out`, counted behind decodes, read nothing.
         """
-        decodes, layout = self.slices.num_decodes, self.pools[group].layout
+        decodes, layout = self.slices.num_decodes, self.groups[group].layout
         planned = []
         if decodes:
             decode = self._kernels.attention.batch_mla(layout, heads, lse=True)

@@ -13,7 +13,7 @@ import torch
 from span_attention import BatchMLA, BatchSelected, Readers
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.attention.plan import Plan, Pool
+from spaninfer_engine.backends.cuda.attention.plan import GroupCache, Plan
 from spaninfer_engine.backends.cuda.attention.slices import AttentionSlices
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.torch.sparse_attention import (
@@ -34,9 +34,9 @@ class At(NamedTuple):
     layer: int
 
     @property
-    def pool(self) -> Pool:
-        """The spans of the group."""
-        return self.plan.pools[self.group]
+    def cache(self) -> GroupCache:
+        """The KV cache of the group."""
+        return self.plan.groups[self.group]
 
     @property
     def tables(self) -> Tensor:
@@ -62,9 +62,9 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
 
     k depends on the spans of the tables that the step has, which the host knows.
     """
-    if not at.kernels.attention.has_selection(at.pool.layout, query.shape[1]):
+    if not at.kernels.attention.has_selection(at.cache.layout, query.shape[1]):
         return _select_plainly(at, query, weights, top_k)
-    width = min(top_k, at.tables.shape[1] * at.pool.layout.span_len)
+    width = min(top_k, at.tables.shape[1] * at.cache.layout.span_len)
     parts = _parts(at, width)
     if any(part.dense for part in parts):
         key = "all positions", at.group, width
@@ -79,7 +79,7 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
             at.kernels.attention.select_keys(
                 query[part.rows],
                 weights[part.rows],
-                at.pool.spans[at.layer],
+                at.cache.spans[at.layer],
                 part.readers,
                 top_k=width,
                 out=out[part.rows],
@@ -89,16 +89,16 @@ def select_keys(at: At, query: Tensor, weights: Tensor, top_k: int) -> Tensor:
 
 def attend_selected(at: At, query: Tensor, selected: Tensor, scale: float) -> Tensor:
     """Return what query[T H D] reads at the positions selected[T k], [T H E]."""
-    if not at.kernels.attention.has_selected(at.pool.layout):
+    if not at.kernels.attention.has_selected(at.cache.layout):
         return _attend_plainly(at, query, selected, scale)
     rows, heads, _ = query.shape
-    top_k, size = selected.shape[1], at.pool.layout.value_size
+    top_k, size = selected.shape[1], at.cache.layout.value_size
     parts = _parts(at, top_k)
     if all(part.dense for part in parts):
         dense = at.plan.attend(query, at.group, at.layer, Scoring(scale))
         return dense.view(rows, heads, size)
     query, out = query.contiguous(), at.kernels.empty(rows, heads, size)
-    spans, stream = at.pool.spans[at.layer], at.kernels.stream
+    spans, stream = at.cache.spans[at.layer], at.kernels.stream
     key = "selected", at.group, heads, top_k
     planned = at.plan.once(key, lambda: _planned(at, parts, query, top_k))
     for part, attention in zip(parts, planned, strict=True):
@@ -119,10 +119,10 @@ def _planned(
     planned: list[BatchMLA | BatchSelected] = []
     for part in parts:
         if part.dense:
-            dense = at.kernels.attention.batch_mla(at.pool.layout, heads)
+            dense = at.kernels.attention.batch_mla(at.cache.layout, heads)
             planned.append(at.plan.plan_slices(dense, at.group, part.slices, rows))
         else:
-            batch = at.kernels.attention.batch_selected(at.pool.layout, heads)
+            batch = at.kernels.attention.batch_selected(at.cache.layout, heads)
             batch.plan(part.readers, top_k=top_k, stream=at.kernels.stream)
             planned.append(batch)
     return tuple(planned)
@@ -130,7 +130,7 @@ def _planned(
 
 def _parts(at: At, top_k: int) -> tuple[Part, ...]:
     key = "parts", at.group, top_k
-    span_len = at.pool.layout.span_len
+    span_len = at.cache.layout.span_len
     return at.plan.once(key, lambda: tuple(parts_of(at.plan.slices, at.tables, span_len, top_k)))
 
 

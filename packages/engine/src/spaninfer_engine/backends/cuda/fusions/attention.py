@@ -126,7 +126,7 @@ class _KeysAndValues:
 
     def __call__(self, step: Step[Tensor], x: Tensor) -> None:
         """Write keys and values of x[T C] into the spans."""
-        layout = step.attention.pools[self._write.group].layout
+        layout = step.attention.groups[self._write.group].layout
         border = self._heads * layout.key_size
         both = self._ops.linear(x, **{name: part[border:] for name, part in self._joined.items()})
         self._write(step, Heads.of_keys(both, self._kv_heads, layout))
@@ -154,8 +154,8 @@ def _project_and_append(
 
     def kernel(step: Step[Tensor], x: Tensor) -> Tensor:
         both = ops.linear(x, **weights)
-        pool = step.attention.pools[write.group]
-        return write(step, Heads.of_row(both, query_heads, kv_heads, pool.layout))
+        layout = step.attention.groups[write.group].layout
+        return write(step, Heads.of_row(both, query_heads, kv_heads, layout))
 
     return Projection(kernel, weights["weight"])
 
@@ -193,7 +193,7 @@ class _Write:
         """Write keys and values; return the queries."""
         plan: Plan = step.attention
         rotary = plan.rotary(step.rotations, self._rope, self._interleaved)
-        slots, spans = plan.slices.slots[self.group], plan.pools[self.group].spans[self._layer]
+        slots, spans = plan.slices.slots[self.group], plan.groups[self.group].spans[self._layer]
         return self._kernels.append_rows(heads, slots, spans, rotary, self._norm)
 
 

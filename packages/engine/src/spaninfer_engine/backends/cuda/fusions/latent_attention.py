@@ -107,7 +107,7 @@ class _LatentAttention:
             return False
         if tokens - slices.num_decodes < latent_keys.MANY_TOKENS:
             return False
-        return kernels.attention.has_mla(plan.pools[self._group].layout)
+        return kernels.attention.has_mla(plan.groups[self._group].layout)
 
     def _by_keys(self, plan: Plan, queries: _Queries, latents: Latents) -> Tensor:
         """Return what heads read, [T H E], with keys and values of all heads for new tokens, and
@@ -162,9 +162,9 @@ class _LatentAttention:
         """Return what query[T H D] reads of all tokens of decodes, and of those cached before short
         prompts; log-sum-exps to sums[T H].
         """
-        pool, kernels = plan.pools[self._group], self._kernels
+        group_cache, kernels = plan.groups[self._group], self._kernels
         query, (rows, heads, _) = query.contiguous(), query.shape
-        read = query.new_zeros(rows, heads, pool.layout.value_size)
+        read = query.new_zeros(rows, heads, group_cache.layout.value_size)
         for attention in plan.once(
             ("before", self._group, heads),
             lambda: plan.plan_before(
@@ -173,7 +173,7 @@ class _LatentAttention:
         ):
             attention.run(
                 query.data_ptr(),
-                pool.spans[self._layer],
+                group_cache.spans[self._layer],
                 softmax_scale=self._scale,
                 out=(read.data_ptr(), sums.data_ptr()),
                 stream=kernels.stream,

@@ -24,8 +24,8 @@ Body: TypeAlias = Callable[[GraphShape, int], Sequence[Tensor | None]]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A step of some shape, and where its results lie after each replay: its logits, or of one
-    without its end, what that reads.
+    """A CUDA graph, and the tensors that its replays write: the logits of a whole step, or the
+    values that the rest of an open one reads (`GraphShape.is_open`).
     """
 
     graph: torch.cuda.CUDAGraph
@@ -40,7 +40,7 @@ class Captured:
 
 
 class Graphs:
-    """Captured steps by shape and number of columns of the span tables.
+    """Captured steps by shape, and by the number of span-table columns that they read.
 
     All of them take their memory from one pool: only one runs at a time, so what the largest one
     needs is enough for all, if it is captured first. Results lie there as well, until the next
@@ -55,33 +55,33 @@ class Graphs:
         self._failed: dict[tuple[GraphShape, int], int] = {}  # with how many bytes free
         self._threads: set[int] = set()  # that have computed a step
 
-    def has(self, shape: GraphShape, columns: int) -> bool:
+    def has(self, shape: GraphShape, table_width: int) -> bool:
         """Return True if the graph of a shape has been captured."""
-        return (shape, columns) in self._captured
+        return (shape, table_width) in self._captured
 
-    def get(self, shape: GraphShape, columns: int) -> Captured:
+    def get(self, shape: GraphShape, table_width: int) -> Captured:
         """Return the graph of a shape, captured now where it has not been: that takes 0.05 s."""
-        key = shape, columns
+        key = shape, table_width
         if key not in self._captured:
-            self._captured[key] = self._capture(shape, columns)
+            self._captured[key] = self._capture(shape, table_width)
         return self._captured[key]
 
-    def find(self, shape: GraphShape, columns: int) -> Captured | None:
+    def find(self, shape: GraphShape, table_width: int) -> Captured | None:
         """Return the same, or None where the device lacks memory for it.
 
         A shape that did not fit is tried again once there is more memory free than then.
         """
-        failed = self._failed.get((shape, columns))
+        failed = self._failed.get((shape, table_width))
         if failed is not None and _free_bytes() <= failed:
             return None
         try:
-            return self.get(shape, columns)
+            return self.get(shape, table_width)
         except RuntimeError as error:
             if not lacks_memory(error):
                 raise
         if not self._captured:  # a pool that no graph uses any more is not given to another
             self._pool = torch.cuda.graph_pool_handle()
-        free = self._failed[shape, columns] = _free_bytes()
+        free = self._failed[shape, table_width] = _free_bytes()
         _log.warning(
             "%s is launched without a graph: %.0f MiB of device memory are free, too few for one",
             shape,
@@ -89,18 +89,18 @@ class Graphs:
         )
         return None
 
-    def measure(self, shapes: Sequence[GraphShape], num_shapes: int, columns: int) -> int:
+    def measure(self, shapes: Sequence[GraphShape], num_shapes: int, table_width: int) -> int:
         """Return the bytes of device memory that so many shapes take, by capturing two of them."""
         free = _free_bytes()
         for shape in shapes[:2]:
-            self.get(shape, columns)
+            self.get(shape, table_width)
         return free - _free_bytes() + max(num_shapes - 2, 0) * _GRAPH_BYTES
 
     def close(self) -> None:
         """Free the graphs."""
         self._captured.clear()
 
-    def _capture(self, shape: GraphShape, columns: int) -> Captured:
+    def _capture(self, shape: GraphShape, table_width: int) -> Captured:
         """Capture a step; a thread's first one runs before, so that libraries allocate.
 
         Each of 70 took 5 ms more when all ran, 7B 20 (H200, 2026-11-22): kernels that were not used
@@ -108,7 +108,7 @@ class Graphs:
         """
         if get_ident() not in self._threads:
             self._blank(shape)
-            self._body(shape, columns)
+            self._body(shape, table_width)
             # cuBLAS has a handle for each thread, and none can be made inside a capture; that step
             # may have been small enough for GEMMs of ours.
             torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]
@@ -118,7 +118,7 @@ class Graphs:
         # Other threads may use CUDA meanwhile: graphs are captured while the engine serves.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            results = self._body(shape, columns)
+            results = self._body(shape, table_width)
         except BaseException:
             with suppress(RuntimeError):  # what made the capture invalid says more
                 graph.capture_end()

@@ -31,8 +31,8 @@ _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: where a graph is made of a capt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The most of everything: requests that are remembered and take part in a step; rows of a
-    step; tokens of a request; logits of prompts in a step.
+    """Upper bounds that size a device's buffers: `requests` that run, `rows` (tokens) of a step,
+    tokens of a request (`max_len`), and logits of prompts in a step.
     """
 
     requests: int
@@ -49,12 +49,12 @@ class Sizes:
 
     @property
     def slices(self) -> int:
-        """Slices of a step that is padded to a form."""
+        """Slices of a step that is padded to a shape."""
         return self.requests + max_prompts(self.requests)
 
     @property
     def padded_rows(self) -> int:
-        """Rows of a step that is padded to a form."""
+        """Rows of a step that is padded to a shape."""
         most: int = max(self.rows, *PROMPT_TOKENS)
         return self.requests + most
 
@@ -178,7 +178,7 @@ class StepMemory:
         self._block.copy_(torch.from_numpy(block))
 
     def derive(self, shape: StepShape, stream: int) -> None:
-        """Write what the tokens of the step get."""
+        """Launch derive_inputs: ids, positions, cache slots and angles of the step's tokens."""
         self._kernels.derive(
             self._input_addresses,
             num_slices=shape.num_slices,
@@ -188,16 +188,16 @@ class StepMemory:
         )
 
     def slices(
-        self, shape: StepShape, prefills: tuple[Run, ...], num_spans: int
+        self, shape: StepShape, prefills: tuple[Run, ...], table_width: int
     ) -> AttentionSlices:
-        """Return the step's slices on the device, with `num_spans` columns of the tables."""
+        """Return the step's slices on the device, with `table_width` columns of the tables."""
         columns = inputs.Columns.of(self._block, self.sizes.slices)
         return AttentionSlices(
             rows=columns.table_rows[: shape.num_slices],
             lengths=columns.stops[: shape.num_slices],
             bounds=columns.query_start_loc[: shape.num_slices + 1],
             slots=tuple(slots[: shape.num_tokens] for slots in self.slots),
-            tables=tuple(table[:, :num_spans] for table in self.tables),
+            tables=tuple(table[:, :table_width] for table in self.tables),
             num_decodes=shape.num_decodes,
             prefills=prefills,
             logit_rows=self._logit_rows[: shape.num_logits],

@@ -72,8 +72,9 @@ class StepShape:
 class GraphShape:
     """The shape of a captured step: room for decodes, for prompts, and for all their tokens.
 
-    The graph ends with `sampling`; where that is None, with the logits. One that `is_open` ends in
-    front of what is computed of tokens with logits alone: there may be any number of them.
+    The graph ends with `sampling`; where that is None, with the logits. An open one (`is_open`)
+    stops behind the attention of the last layer, since the rest is computed for tokens with logits
+    only: any number of tokens may have them.
     """
 
     decodes: int

@@ -31,18 +31,23 @@ class Replay(NamedTuple):
 class StepGraphs:
     """Finds the graph of a step, and decides when one is captured.
 
-    `columns` of the span tables are those that every step reads; None where that differs: then
-    no graph is captured ahead of its first step.
+    `table_width` is the number of span-table columns that every step reads; None where it differs
+    by step: then no graph is captured ahead of its first step.
     """
 
-    def __init__(self, shapes: GraphShapes, graphs: Graphs, columns: int | None) -> None:
-        self._shapes, self._graphs, self._columns = shapes, graphs, columns
-        self._others = iter(() if columns is None else shapes.others)
+    def __init__(self, shapes: GraphShapes, graphs: Graphs, table_width: int | None) -> None:
+        self._shapes, self._graphs, self._table_width = shapes, graphs, table_width
+        self._others = iter(() if table_width is None else shapes.others)
         self._missed = Counter[tuple[GraphShape, int]]()  # steps that lacked their own
         self._num_late = 0  # graphs that steps lacked
 
     def find(
-        self, batch: Batch, sampling: SamplingLaunches | None, columns: int, *, host_angles: bool
+        self,
+        batch: Batch,
+        sampling: SamplingLaunches | None,
+        table_width: int,
+        *,
+        host_angles: bool,
     ) -> Replay | None:
         """Return the smallest graph that a step fits into; None where it is launched as it is.
 
@@ -53,26 +58,26 @@ class StepGraphs:
         captured, and what that has sampled is overwritten.
         """
         shape = self._shapes.find(batch, sampling, host_angles=host_angles)
-        if shape is not None and not self._graphs.has(shape, columns):
-            shape = self._fallback(shape, columns)
-        captured = None if shape is None else self._graphs.find(shape, columns)
+        if shape is not None and not self._graphs.has(shape, table_width):
+            shape = self._fallback(shape, table_width)
+        captured = None if shape is None else self._graphs.find(shape, table_width)
         return None if shape is None or captured is None else Replay(shape, captured)
 
     def measure(self) -> int:
         """Return the bytes that the graphs will take, by capturing the largest ones."""
-        if self._columns is None:
+        if self._table_width is None:
             return 0
         num_shapes = len(self._shapes.at_start) + len(self._shapes.others)
-        return self._graphs.measure(self._shapes.at_start, num_shapes, self._columns)
+        return self._graphs.measure(self._shapes.at_start, num_shapes, self._table_width)
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
         """Capture the graphs of a start; others follow when idle, or when steps need them."""
-        if self._columns is None:
+        if self._table_width is None:
             return
         shapes = self._shapes.at_start
         for done, shape in enumerate(shapes):
             progress(done, len(shapes))
-            self._graphs.get(shape, self._columns)
+            self._graphs.get(shape, self._table_width)
         progress(len(shapes), len(shapes))
 
     def capture_next(self) -> bool:
@@ -81,35 +86,35 @@ class StepGraphs:
         if missed and missed[0][1] >= NEEDED_IDLE:
             return self._capture_late(*missed[0][0])
         shape = next(self._others, None)
-        if shape is None or self._columns is None:
+        if shape is None or self._table_width is None:
             return False
-        captured = self._graphs.find(shape, self._columns)
+        captured = self._graphs.find(shape, self._table_width)
         if captured is None:  # nor would the others; a step that needs one tries again
             self._others = iter(())
         return captured is not None
 
-    def _fallback(self, shape: GraphShape, columns: int) -> GraphShape | None:
+    def _fallback(self, shape: GraphShape, table_width: int) -> GraphShape | None:
         """Return the shape that serves steps of one that is not captured, or is captured now."""
         if shape.is_open:
-            return shape if self._is_due(shape, columns, NEEDED_OPEN) else None
+            return shape if self._is_due(shape, table_width, NEEDED_OPEN) else None
         if shape.prompts:
             fallbacks = self._shapes.fallbacks(shape)
-            return next((each for each in fallbacks if self._graphs.has(each, columns)), None)
+            return next((each for each in fallbacks if self._graphs.has(each, table_width)), None)
         if shape.sampling == PLAIN:
             return shape
-        return shape if self._is_due(shape, columns, NEEDED) else replace(shape, sampling=PLAIN)
+        return shape if self._is_due(shape, table_width, NEEDED) else replace(shape, sampling=PLAIN)
 
-    def _is_due(self, shape: GraphShape, columns: int, needed: int) -> bool:
+    def _is_due(self, shape: GraphShape, table_width: int, needed: int) -> bool:
         """Note that a step lacked its graph; capture that if that many did, and return True."""
         if self._num_late == MAX_LATE_GRAPHS:
             return False
-        self._missed[shape, columns] += 1
-        return self._missed[shape, columns] >= needed and self._capture_late(shape, columns)
+        self._missed[shape, table_width] += 1
+        return self._missed[shape, table_width] >= needed and self._capture_late(shape, table_width)
 
-    def _capture_late(self, shape: GraphShape, columns: int) -> bool:
+    def _capture_late(self, shape: GraphShape, table_width: int) -> bool:
         """Capture a graph that steps lacked; one that does not fit is forgotten for now."""
-        del self._missed[shape, columns]
-        captured = self._graphs.find(shape, columns)
+        del self._missed[shape, table_width]
+        captured = self._graphs.find(shape, table_width)
         self._num_late += captured is not None
         if self._num_late == MAX_LATE_GRAPHS:
             self._missed.clear()
