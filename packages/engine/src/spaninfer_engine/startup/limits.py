@@ -34,7 +34,7 @@ STORED: Mapping[KVDType, Stored] = {
 }
 
 # 256 decodes cost the scheduler 245 µs a step; with spans of 16 tokens, which would share a little
-# more between requests, 312 µs (benchmarks/bench_scheduler.py, 2026-11-21)
+# more between requests, 312 µs (benchmarks/bench_scheduler.py, shared cores, 2026-11-21)
 SPAN_LEN = 32
 TOKEN_TABLE_BYTES = 4 << 30  # for the tokens of as many requests as may run; taken as they grow
 HOST_CACHE_BYTES = 4 << 30  # a server should not fill a laptop because it may
