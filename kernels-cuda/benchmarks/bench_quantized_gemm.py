@@ -1,10 +1,10 @@
 """Times of GEMMs with quantised weights beside cuBLAS's with bfloat16: one JSON record per line.
 
-The GEMMs of a layer of Qwen2.5-7B and one of 8192 x 8192, with codes of 4 bits in groups of 128 and
-of 8 bits per row. All run inside CUDA graphs, weights in turn, so that the L2 cache does not hold
-them. `limit_us` is what an H200 takes at least: for the bytes at 4.3 TB/s, or for the arithmetic at
-790 TFLOP/s. Where tokens are so many that the engine dequantises first, that is timed with cuBLAS;
-cuBLAS's own time has no activation in it.
+The GEMMs of a layer of Qwen2.5-7B and one of 8192 x 8192, with codes of 4 bits in groups of 128,
+for x in 16 bits and in FP8, and of 8 bits per row. All run inside CUDA graphs, weights in turn, so
+that the L2 cache does not hold them. `limit_us` is what an H200 takes at least: for the bytes at
+4.3 TB/s, or for the arithmetic at 790 TFLOP/s, 1,400 of FP8. Where tokens are so many that the
+engine dequantises first, that is timed with cuBLAS; cuBLAS's own time has no activation in it.
 
 Needs torch and a GPU: python kernels-cuda/benchmarks/bench_quantized_gemm.py
 """
@@ -29,10 +29,16 @@ GEMMS: dict[str, tuple[int, int, Act | None]] = {
     "down": (3584, 18_944, None),
     "square": (8192, 8192, None),
 }
-FORMATS = {"int4 g128": QuantizedFormat(4, 128), "int8 per row": QuantizedFormat(8, None)}
+FORMATS = {
+    "int4 g128": QuantizedFormat(4, 128),
+    "int4 g128, x in fp8": QuantizedFormat(4, 128, activations="e4m3"),
+    "int8 per row": QuantizedFormat(8, None),
+}
 COLD_BYTES = 150 << 20  # of weights in turn
-BYTES_PER_US, FLOP_PER_US = 4.3e6, 790e6
+BYTES_PER_US = 4.3e6
+FLOP_PER_US = {"floats": 790e6, "e4m3": 1400e6}
 BFLOAT16 = ml_dtypes.bfloat16
+X_TYPES = {"floats": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 
 
 class Codes:
@@ -48,15 +54,17 @@ class Codes:
         if format.group is not None:
             self.records[..., format.code_bytes :].view(torch.float16).fill_(0.01)
         self.factors = torch.full((sizes[0] * quantized_gemm.BLOCK_ROWS,), 0.01, device="cuda")
-        self.x = torch.randn(tokens, inner, dtype=torch.bfloat16, device="cuda")
+        self.x = torch.randn(tokens, inner, device="cuda").to(X_TYPES[format.activations])
+        self.x_scales = torch.full((tokens,), 0.01, device="cuda")
         columns = outputs // 2 if gate else outputs
         self.out = torch.empty(tokens, columns, dtype=torch.bfloat16, device="cuda")
         self.gemm = quantized_gemm.prepare(self.shape, format, dtype=BFLOAT16, gpu=gpu, gate=gate)
         self.workspace = torch.zeros(self.gemm.workspace_bytes, dtype=torch.uint8, device="cuda")
-        self.dense = torch.empty(outputs, inner, dtype=torch.bfloat16, device="cuda")
-        self.to_dense = quantized_gemm.prepare_dequantize(
-            *(outputs, inner, format), dtype=BFLOAT16, gpu=gpu, gated=gate is not None
-        )
+        if format.activations == "floats":
+            self.dense = torch.empty(outputs, inner, dtype=torch.bfloat16, device="cuda")
+            self.to_dense = quantized_gemm.prepare_dequantize(
+                *(outputs, inner, format), dtype=BFLOAT16, gpu=gpu, gated=gate is not None
+            )
 
     def multiply(self, stream: int, number: int) -> None:
         """Multiply by the codes of weight `number`, in turn."""
@@ -66,6 +74,7 @@ class Codes:
             self.factors.data_ptr(),
             out=self.out.data_ptr(),
             workspace=self.workspace.data_ptr(),
+            x_scales=self.x_scales.data_ptr(),
             stream=stream,
         )
 
@@ -111,9 +120,8 @@ def main() -> None:
                 timing = time_launches(
                     case.multiply if is_direct else case.dequantize, gpu, launches=12, replays=9
                 )
-                limit = max(
-                    case.num_bytes / BYTES_PER_US, 2 * tokens * outputs * inner / FLOP_PER_US
-                )
+                flop = 2 * tokens * outputs * inner
+                limit = max(case.num_bytes / BYTES_PER_US, flop / FLOP_PER_US[format.activations])
                 fields = {"product": name, "format": label, "rows": tokens, "outputs": outputs}
                 fields |= {"inner": inner, "kernel": "codes" if is_direct else "dequantize"}
                 fields |= {"cublas_us": round(dense_us, 2), "limit_us": round(limit, 2)}

@@ -1,24 +1,26 @@
 // A chunk of a quantised weight times a chunk of x by mma.sync.
 //
-// A stage in shared memory has x, two tiles of 64 columns whose 16-byte vectors are permuted as TMA
-// does, then a record of codes for each group of 64 weight rows.
+// A stage in shared memory has x, in tiles of 128 bytes of each row (half a chunk, all of it in
+// e4m3) whose 16-byte vectors are permuted as TMA does, then a record of codes for each group of 64
+// weight rows.
 //
 // Macros: those of codes.cuh; TOKENS, GROUPS, FOLD.
 //
 // Needs codes.cuh.
 
 constexpr int kLineBytes = 128;  // the swizzle width of the TMA
-constexpr int kLineColumns = kLineBytes / sizeof(T);
-constexpr int kLineSteps = kLineColumns / 16;
+constexpr int kLineColumns = kLineBytes / sizeof(OPERAND);
+constexpr int kLineSteps = kLineColumns / kStepColumns;
 
 constexpr int kColumns = TOKENS / 8;
 using Sums = float[kColumns][4];  // C fragments (mma.cuh)
 
-constexpr int kHalfBytes = TOKENS * kLineBytes;  // of x: 64 columns
+constexpr int kHalfBytes = TOKENS * kLineBytes;  // of x: half a chunk, of e4m3 all of it
 constexpr int kXBytes = kChunk / kLineColumns * kHalfBytes;
 constexpr int kUsedBytes = kXBytes + GROUPS * kRecordBytes;
 constexpr int kStageBytes = (kUsedBytes + 1023) / 1024 * 1024;
 constexpr bool kFolds = FOLD && GROUP != 0;
+static_assert(kFolds || !kInCodes, "scales would not be exact in e4m3");
 constexpr int kSumSteps = kFolds ? kGroupSteps : kSteps;  // whose products are summed apart
 
 // A multiplying warp's place, and the factors of its lane's rows.
@@ -101,8 +103,8 @@ __device__ __forceinline__ void multiply_chunk(Sums& acc,
     make_fragment(a, words + step % kLoadSteps * kStepWords, numbers);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
-      multiply_add<T>(parts[step % kChains][j], a, tokens[j][step % 2 * 2],
-                      tokens[j][step % 2 * 2 + 1]);
+      multiply_add<OPERAND>(parts[step % kChains][j], a, tokens[j][step % 2 * 2],
+                            tokens[j][step % 2 * 2 + 1]);
     }
     if ((step + 1) % kSumSteps == 0) {
 #pragma unroll

@@ -11,27 +11,36 @@
 // plus 16 for the second column of a register, so that one mask cuts out a register's pair; in 8
 // bits and in tables the two columns of a register are neighbours.
 //
+// For x in e4m3, a load has the fragments of 2 steps of 32 columns, and a register four columns. A
+// word holds two registers, the second one rotated by 4 bits; each of their bytes has a sign in bit
+// 7, and in bits 0 .. 2 code - 8, or 7 - code of what is negative: one less than its size.
+//
 //   W[n k] = factor[n] * (scale * (code - zero))  or  factor[n] * (scale * code - minimum)
 //
 // Codes without zero points or minimums are centred on 2^(BITS-1), but for floats (E4M3, E2M1).
 //
-// Macros: T (half, bfloat16), BITS (4, 8), GROUP (16 to 128 columns that share a scale; 0: all),
+// Macros: T (half, bfloat16), OPERAND (of x: T or e4m3, for whole numbers of 4 bits in groups from
+//         32 columns, SHIFT 0), BITS (4, 8), GROUP (16 to 128 columns that share a scale; 0: all),
 //         SHIFT (0 none, 1 zero points, 2 minimums), E4M3 (codes of 8 bits are floats, SHIFT is 0),
 //         E2M1 (codes of 4 bits are).
 //
 // Needs types.cuh, mma.cuh.
 
 constexpr int kChunk = 128;  // columns
-constexpr int kSteps = kChunk / 16;
+constexpr bool kInCodes = sizeof(OPERAND) == 1;  // x, and the weight's fragments
+constexpr int kStepColumns = 32 / sizeof(OPERAND);
+constexpr int kSteps = kChunk / kStepColumns;
 constexpr int kBlockRows = 64;
 constexpr int kCodeBytes = kBlockRows * kChunk * BITS / 8;
 constexpr int kScaleGroups = GROUP ? kChunk / (GROUP ? GROUP : 1) : 0;
-constexpr int kGroupSteps = GROUP ? GROUP / 16 : kSteps;
+constexpr int kGroupSteps = GROUP ? GROUP / kStepColumns : kSteps;
 constexpr int kScaleBytes = kScaleGroups * kBlockRows * 2;
 constexpr int kRecordBytes = kCodeBytes + kScaleBytes * (SHIFT ? 2 : 1);
-constexpr int kStepWords = BITS / 4;
+constexpr int kStepWords = kStepColumns * BITS / 64;
 constexpr int kLoadSteps = 4 / kStepWords;  // of a load of 16 bytes
 constexpr int kLoads = kSteps / kLoadSteps;
+
+static_assert(!kInCodes || (BITS == 4 && GROUP >= 32 && SHIFT == 0 && !E2M1), "codes for e4m3");
 
 template <typename Element>
 constexpr bool kIsHalf = false;
@@ -131,13 +140,26 @@ __device__ __forceinline__ unsigned floats_of_nibbles(unsigned word, int i) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
+// With exponents 0 and 1, the bits of an e4m3 count 2^-9: so many of them are one of a code.
+constexpr float kCodeUnits = kInCodes ? 512.0f : 1.0f;
+
+// Four codes less 8 as e4m3 in units of 2^-9, exactly: what is negative gets the one that its size
+// was stored without, as 8 would not fit into three bits.
+__device__ __forceinline__ unsigned e4m3_of_nibbles(unsigned bytes) {
+  const unsigned signs = bytes & 0x80808080u;
+  return (bytes & 0x87878787u) + (signs >> 7);
+}
+
 // A step's codes less their origins: exact.
 __device__ __forceinline__ void centre(unsigned (&a)[4], const unsigned* words,
                                        const GroupNumbers& numbers) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const unsigned origin = numbers.origin[i % 2];
-    if constexpr (E4M3) {
+    if constexpr (kInCodes) {
+      const unsigned word = words[i / 2];
+      a[i] = e4m3_of_nibbles(i % 2 ? __funnelshift_r(word, word, 4) : word);
+    } else if constexpr (E4M3) {
       a[i] = floats_of_codes(words[i / 2], i % 2);
     } else if constexpr (E2M1) {
       a[i] = floats_of_nibbles(words[0], i);

@@ -53,12 +53,22 @@ DEQUANTIZING = Source(
 def code_macros(
     format: QuantizedFormat, dtype: object
 ) -> tuple[dict[str, str | int | bool], tuple[str, ...]]:
-    """Return the macros of codes.cuh, and architectures."""
+    """Return the macros of codes.cuh, and architectures, of kernels whose x holds floats."""
+    if format.activations != "floats":
+        raise DTypeError(f"the weight is packed for activations in {format.activations}")
+    return operand_macros(format, dtype)
+
+
+def operand_macros(
+    format: QuantizedFormat, dtype: object
+) -> tuple[dict[str, str | int | bool], tuple[str, ...]]:
+    """Return the same of kernels whose x holds what the weight is packed for."""
     element = element_of(dtype)
     if element.itemsize != 2:
         raise DTypeError(f"no kernel for elements of type {np.dtype(dtype)}; 16-bit floats only")  # type: ignore[call-overload]
     macros: dict[str, str | int | bool] = {
         "T": element.name,
+        "OPERAND": element.name if format.activations == "floats" else format.activations,
         "BITS": format.bits,
         "GROUP": format.group or 0,
         "SHIFT": format.shift_number,
@@ -108,8 +118,8 @@ def prepare_pack(
     cache: FileCache | None = None,
 ) -> PreparedPack:
     """Return the packing of a weight[outputs inner] on `gpu`, compiled or cached."""
-    check(Shape(1, outputs, inner), gated=gated)
-    macros, architectures = code_macros(format, np.float16)
+    check(Shape(1, outputs, inner), format, gated=gated)
+    macros, architectures = operand_macros(format, np.float16)
     variant = Variant.of("quantized_pack", PACKING, macros, architectures)
     kernel = load(compile_variant(variant, gpu.arch, cache or user_cache()), gpu, PACK)
     shape = format.records(outputs, inner)
@@ -143,7 +153,7 @@ def prepare_dequantize(
     cache: FileCache | None = None,
 ) -> PreparedDequantize:
     """Return the dequantisation of a weight[outputs inner] on `gpu`, compiled or cached."""
-    check(Shape(1, outputs, inner), gated=gated)
+    check(Shape(1, outputs, inner), format, gated=gated)
     macros, architectures = code_macros(format, dtype)
     variant = Variant.of("quantized_dequantize", DEQUANTIZING, macros, architectures)
     kernel = load(compile_variant(variant, gpu.arch, cache or user_cache()), gpu, DEQUANTIZE)

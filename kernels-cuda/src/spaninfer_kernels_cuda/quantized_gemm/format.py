@@ -11,12 +11,14 @@ from spaninfer_kernel_launch import ShapeError
 
 Shift: TypeAlias = Literal["none", "zero", "minimum"]
 Values: TypeAlias = Literal["integer", "e4m3", "e2m1"]
+Activations: TypeAlias = Literal["floats", "e4m3"]
 
 BLOCK_ROWS: Final = 64  # of the weight, in a record
 CHUNK: Final = 128  # columns of a record
 GROUPS: Final = (16, 32, 64, 128, None)
 _PAIRED: Final = 8  # adjacent gate rows, followed by their up rows
 _SHIFTS: Final = ("none", "zero", "minimum")
+_CODED_GROUPS: Final = (32, 64, 128)  # that activations in e4m3 are multiplied by
 _FLOAT_BITS: Final = {"e4m3": 8, "e2m1": 4}
 
 
@@ -31,12 +33,16 @@ class QuantizedFormat:
     shift  "zero": whole zero points, within the codes; "minimum": what is subtracted after scaling;
            "none": codes are centred on 2^(bits-1)
     values "e4m3": codes of 8 bits are floats and not centred; "e2m1": codes of 4 bits are
+    activations
+           "floats": of 16 bits; "e4m3": codes with a scale per token, for integers of 4 bits in
+           groups of 32 to 128, which then lie in another order
     """
 
     bits: Literal[4, 8]
     group: int | None
     shift: Shift = "none"
     values: Values = "integer"
+    activations: Activations = "floats"
 
     def __post_init__(self) -> None:
         """Raise ShapeError where there is no kernel."""
@@ -50,6 +56,16 @@ class QuantizedFormat:
         if self.bits != bits or (self.values in _FLOAT_BITS and self.shift != "none"):
             wanted = f"{bits} and none only"
             raise ShapeError(f"{self.values} of {self.bits} bits with shift {self.shift}; {wanted}")
+        if self.activations == "e4m3" and not self._becomes_e4m3():
+            raise ShapeError(
+                f"activations in e4m3 and {self.values} codes of {self.bits} bits in groups of "
+                f"{self.group}, shift {self.shift}; allowed are integers of 4 bits in groups of "
+                f"{', '.join(map(str, _CODED_GROUPS))} without shift"
+            )
+
+    def _becomes_e4m3(self) -> bool:
+        is_centred = self.values == "integer" and self.shift == "none"
+        return self.bits == 4 and is_centred and self.group in _CODED_GROUPS
 
     @property
     def code_bytes(self) -> int:
@@ -66,6 +82,16 @@ class QuantizedFormat:
         """Bytes of a record."""
         kinds = 1 if self.shift == "none" else 2
         return self.code_bytes + kinds * self.scale_groups * BLOCK_ROWS * 2
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of an element of x."""
+        return 2 if self.activations == "floats" else 1
+
+    @property
+    def column_grain(self) -> int:
+        """Columns of the weight come in this many: rows of x are whole copies of 16 bytes."""
+        return 16 // self.activation_bytes
 
     @property
     def shift_number(self) -> int:
@@ -151,6 +177,8 @@ def _padded(array: NDArray[Any], order: NDArray[np.int64], columns: int) -> NDAr
 def _codes(codes: NDArray[np.uint8], format: QuantizedFormat) -> NDArray[np.uint8]:
     """Return the codes of all records, [blocks chunks code_bytes]."""
     blocks, chunks = len(codes) // BLOCK_ROWS, codes.shape[1] // CHUNK
+    if format.activations == "e4m3":
+        return _bytes_for_e4m3(codes).reshape(blocks, chunks, -1)
     # block, warp, upper half of 16 rows, row; chunk, load, step, upper half of 16 columns, pair
     steps = 4 if format.bits == 4 else 2
     cut = codes.reshape(blocks, 4, 2, 8, chunks, 8 // steps, steps, 2, 4, 2)
@@ -159,3 +187,14 @@ def _codes(codes: NDArray[np.uint8], format: QuantizedFormat) -> NDArray[np.uint
         return np.ascontiguousarray(moved).reshape(blocks, chunks, -1)
     nibbles = cut.transpose(0, 4, 1, 5, 3, 8, 6, 9, 7, 2).reshape(blocks, chunks, -1, 2)
     return nibbles[..., 0] | np.left_shift(nibbles[..., 1], np.uint8(4))
+
+
+def _bytes_for_e4m3(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the codes of all records whose fragments are e4m3."""
+    blocks, chunks = len(codes) // BLOCK_ROWS, codes.shape[1] // CHUNK
+    stored = np.where(codes < 8, 0x87 - codes, codes - 8).astype(np.uint8)
+    # block, warp, upper half of 16 rows, row; chunk, load, step, half of 32 columns, quad
+    cut = stored.reshape(blocks, 4, 2, 8, chunks, 2, 2, 2, 4, 4)
+    words = np.ascontiguousarray(cut.transpose(0, 4, 1, 5, 3, 8, 6, 7, 2, 9)).view("<u4")[..., 0]
+    lower, upper = words[..., 0], words[..., 1]
+    return np.ascontiguousarray(lower | upper << 4 | upper >> 28).view(np.uint8)

@@ -8,10 +8,11 @@
 // Macros: those of chunk.cuh; TOKENS (8, 16, 32 or 64), STAGES.
 // Demands: gridDim.y times TOKENS hold the M rows of x; K % 8 == 0; pointers and rows of x at
 //          multiples of 16 bytes; records beyond K hold finite numbers; GATED: 16 rows of records
-//          are 8 of the gate, then their 8 of up; flags zero, as every launch leaves them.
+//          are 8 of the gate, then their 8 of up; x_scales[M] of x in e4m3; flags zero, as every
+//          launch leaves them.
 
-constexpr int kVector = 8;                           // elements of 16 bytes
-constexpr int kVectors = kLineColumns / kVector;     // in a line
+constexpr int kVector = 16 / sizeof(OPERAND);     // elements of 16 bytes
+constexpr int kVectors = kLineColumns / kVector;  // in a line
 constexpr int kLinesAtOnce = Kernel::kThreads / kVectors;
 
 struct Sizes {
@@ -32,8 +33,8 @@ __device__ __forceinline__ void copy_weight(unsigned char* stage, const Records&
   }
 }
 
-__device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, const ChunkCursor& place,
-                                       const Sizes& sizes) {
+__device__ __forceinline__ void copy_x(unsigned char* stage, const OPERAND* x,
+                                       const ChunkCursor& place, const Sizes& sizes) {
   const int line = threadIdx.x / kVectors, vector = threadIdx.x % kVectors;
 #pragma unroll
   for (int part = 0; part < kChunk / kLineColumns; ++part) {
@@ -50,9 +51,9 @@ __device__ __forceinline__ void copy_x(unsigned char* stage, const T* x, const C
 }
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
-    quantized_gemm(T* out, const unsigned char* weight, const float* factors, const T* x,
-                   const T* bias, const T* residual, float4* partial, int* flags, int tokens,
-                   int rows, int inner, long long stride) {
+    quantized_gemm(T* out, const unsigned char* weight, const float* factors, const OPERAND* x,
+                   const float* x_scales, const T* bias, const T* residual, float4* partial,
+                   int* flags, int tokens, int rows, int inner, long long stride) {
   extern __shared__ __align__(128) unsigned char stages[];
   const int first_token = blockIdx.y * TOKENS;
   const Target<Kernel> target =
@@ -105,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
     const bool ends = place.is_last();
     if (ends) {
       if constexpr (GROUP == 0) scale(acc, own.factor);
+      if constexpr (kInCodes) TokenScales::at(x_scales + first_token, target.tokens).apply(acc);
       finish_tile<Kernel>(acc, place, range, target);
       clear(acc);
     }

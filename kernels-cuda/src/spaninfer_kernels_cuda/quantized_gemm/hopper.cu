@@ -9,7 +9,8 @@
 // Few tokens are multiplied by mma.sync, which a warp has at once; many by wgmma (WGMMA), which
 // runs while the next fragments are made (pipeline.cuh). Scales go to the sums of a group of
 // columns (FOLD), which rounds nothing; where tokens are many, and sums with them, or where
-// minimums are subtracted, they go to the weights, which are rounded to T.
+// minimums are subtracted, they go to the weights, which are rounded to T. With x in e4m3 they go
+// to sums of any number of tokens; scales of tokens follow.
 //
 // As in gemm/hopper.cu the ring is filled with weights while the previous kernel runs.
 //
@@ -19,8 +20,8 @@
 //         all tiles), WGMMA, FOLD, GATED, ACT (a function of activate.cuh).
 // Demands: gridDim.y times TOKENS hold the M rows of x; a tile has at least SPLITS chunks; records
 //          beyond K hold finite numbers; GATED: 16 rows of records are 8 of the gate, then their 8
-//          of up; a map whose boxes are 64 columns of TOKENS rows of x; flags zero, as every launch
-//          leaves them.
+//          of up; a map whose boxes are 128 bytes of TOKENS rows of x; x_scales[M] of x in e4m3;
+//          flags zero, as every launch leaves them.
 
 constexpr bool kInCluster = SPLITS > 1;
 
@@ -90,14 +91,16 @@ constexpr int kProducers = (WGMMA ? 4 : 1) * kWarp;
 constexpr bool kFitsTwice = !WGMMA && STAGES * kStageBytes <= 113 * 1024;
 constexpr int kBlocksOfSm = kFitsTwice && TOKENS <= (GROUPS <= 2 ? 32 : 8) ? 2 : 1;
 constexpr int kWarpgroups = GROUPS / BLOCKS;
-constexpr int kKept = kWarpgroups == 3 ? 160 : kWarpgroups == 2 ? 232 : 240;
-constexpr int kLeft = kWarpgroups == 2 ? 40 : 24;
+constexpr bool kLeavesMore = kWarpgroups == 2 && !kInCodes;
+constexpr int kKept = kWarpgroups == 3 ? 160 : kLeavesMore ? 232 : 240;
+constexpr int kLeft = kLeavesMore ? 40 : 24;
 static_assert(!WGMMA || (kWarpgroups * kKept + kLeft) * 4 * kWarp <= 65536, "registers of an SM");
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlocksOfSm)
     quantized_gemm(T* out, const unsigned char* weight, const float* factors,
-                   const __grid_constant__ TensorMap x, const T* bias, const T* residual,
-                   float4* partial, int* flags, int tokens, int rows, int inner) {
+                   const __grid_constant__ TensorMap x, const float* x_scales, const T* bias,
+                   const T* residual, float4* partial, int* flags, int tokens, int rows,
+                   int inner) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == Kernel::kThreads) {
@@ -147,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
 #pragma unroll
     for (int n = 0; n < BLOCKS; ++n) factors[n] = records.factors_of(place, anew, n);
     bool has_all = false;
-    if constexpr (GROUP == 0) {
+    if constexpr (GROUP == 0 || kInCodes) {
 #pragma unroll
       for (int n = 0; n < BLOCKS; ++n) clear(sums_of(acc, n));
     } else {
@@ -157,6 +160,9 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
     if constexpr (GROUP == 0) {
 #pragma unroll
       for (int n = 0; n < BLOCKS; ++n) scale(sums_of(acc, n), factors[n]);
+    }
+    if constexpr (kInCodes) {
+      TokenScales::at(x_scales + blockIdx.y * TOKENS, target.tokens).apply(acc);
     }
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {

@@ -27,6 +27,7 @@ class HopperArguments(NamedTuple):
     weight: Pointer
     factors: Pointer
     x: TensorMap
+    x_scales: Pointer
     bias: Pointer
     residual: Pointer
     partial: Pointer
@@ -40,6 +41,7 @@ class GeneralArguments(NamedTuple):
     weight: Pointer
     factors: Pointer
     x: Pointer
+    x_scales: Pointer
     bias: Pointer
     residual: Pointer
     partial: Pointer
@@ -97,6 +99,7 @@ class Addresses(NamedTuple):
     bias: int
     residual: int
     workspace: int
+    x_scales: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class General:
             weight=at.records,
             factors=at.factors,
             x=at.x,
+            x_scales=at.x_scales,
             bias=at.bias,
             residual=at.residual,
             partial=at.workspace + FLAG_BYTES,
@@ -151,6 +155,7 @@ class OnHopper:
             weight=at.records,
             factors=at.factors,
             x=_map_x(self, at.x),
+            x_scales=at.x_scales,
             bias=at.bias,
             residual=at.residual,
             partial=at.workspace + FLAG_BYTES,

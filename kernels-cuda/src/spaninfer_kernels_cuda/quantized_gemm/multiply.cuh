@@ -37,6 +37,33 @@ struct Records {
                                                int number = 0) const {
     const int block = min(place.tile * GROUPS + own.group * BLOCKS + number, blocks - 1);
     const float* factor = factors + block * kBlockRows + own.row();
-    return make_float2(factor[0], factor[8]);
+    return make_float2(kCodeUnits * factor[0], kCodeUnits * factor[8]);
+  }
+};
+
+// Scales of x in e4m3: of the tokens that a thread has sums of.
+struct TokenScales {
+  float of[::kColumns][2];
+
+  // Scales of tokens beyond the last are any.
+  static __device__ __forceinline__ TokenScales at(const float* scales, int tokens) {
+    TokenScales own;
+#pragma unroll
+    for (int j = 0; j < ::kColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = 8 * j + threadIdx.x % 4 * 2 + i;
+        own.of[j][i] = scales[min(token, tokens - 1)];
+      }
+    }
+    return own;
+  }
+
+  __device__ __forceinline__ void apply(Accumulators<Kernel>& acc) const {
+#pragma unroll
+    for (int j = 0; j < Kernel::kColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[j][i] *= of[j % ::kColumns][i % 2];
+    }
   }
 };

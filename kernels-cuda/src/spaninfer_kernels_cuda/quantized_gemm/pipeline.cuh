@@ -3,8 +3,8 @@
 //
 // A warpgroup has BLOCKS blocks of 64 weight rows, which share each chunk of x.
 //
-// Macros: those of multiply.cuh and codes.cuh; BATCH (steps of 16 columns whose wgmmas are issued
-//         together), STAGES.
+// Macros: those of multiply.cuh and codes.cuh; BATCH (steps, of 32 bytes of x, whose wgmmas are
+//         issued together), STAGES.
 //
 // Needs wgmma.cuh, ring.cuh, multiply.cuh, results.cuh.
 
@@ -24,8 +24,10 @@ __device__ __forceinline__ void multiply_pairs(unsigned (&a)[4], const GroupNumb
   }
 }
 
-// Steps whose wgmmas are issued together, while fragments of the next are made.
-constexpr int kBatch = kSumSteps < BATCH ? kSumSteps : BATCH;
+// Steps whose wgmmas are issued together, while fragments of the next are made: of a chunk an even
+// number of times, as fragments alternate between two places.
+constexpr int kMostBatch = kSteps * BLOCKS / 2 < BATCH ? kSteps * BLOCKS / 2 : BATCH;
+constexpr int kBatch = kSumSteps < kMostBatch ? kSumSteps : kMostBatch;
 constexpr int kBatches = kSumSteps / kBatch;
 // A block's sums of a group of columns: those of all blocks take turns.
 constexpr int kUnits = kSteps / kSumSteps * BLOCKS;  // of a chunk
@@ -93,8 +95,9 @@ __device__ __forceinline__ void multiply_chunk(Accumulators<Kernel>& acc, Pipeli
       for (int n = 0; n < kBatch; ++n) {
         const int step = group * kSumSteps + batch * kBatch + n;
         const unsigned columns = x + step / kLineSteps * kHalfBytes + step % kLineSteps * 32;
-        Wgmma<T, ::kColumns>::of_rows(kFolds ? line.parts[current] : sums_of(acc, block), a[n],
-                                      tile_at<kLineBytes>(columns, 0), !kFolds || batch + n > 0);
+        Wgmma<OPERAND, ::kColumns>::of_rows(
+            kFolds ? line.parts[current] : sums_of(acc, block), a[n],
+            tile_at<kLineBytes>(columns, 0), !kFolds || batch + n > 0);
       }
       wgmma_commit();
       if (kFolds && kParts == 1 && batch + 1 == kBatches) {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 from spaninfer_kernel_launch import (
     Call,
@@ -28,7 +29,7 @@ from spaninfer_kernel_launch import (
 from spaninfer_kernels_cuda.activation import ACTS, Act
 from spaninfer_kernels_cuda.gemm.kernels import FLAG_BYTES, ClearArguments, GeneralSizes, Sizes
 from spaninfer_kernels_cuda.gemm.tuning import FLAGS, Shape
-from spaninfer_kernels_cuda.quantized_gemm.codes import CODES, code_macros
+from spaninfer_kernels_cuda.quantized_gemm.codes import CODES, operand_macros
 from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 from spaninfer_kernels_cuda.quantized_gemm.kernels import (
     GEMM_CLEAR,
@@ -86,12 +87,14 @@ class PreparedQuantizedGemm:
         workspace: object,
         bias: object = None,
         residual: object = None,
+        x_scales: object = None,
         stream: object = None,
     ) -> None:
         """Write x @ weight^T, bias, activation and residual applied, to `out`.
 
-        `out` may be `residual`. The weight is read before the previous launch on the stream has
-        finished, so that one must not write it.
+        `x_scales` float32 [M] are those of codes, absent for floats. `out` may be `residual`. The
+        weight is read before the previous launch on the stream has finished, so that one must not
+        write it.
         """
         at = Addresses(
             out=pointer_of(out),
@@ -101,6 +104,7 @@ class PreparedQuantizedGemm:
             bias=pointer_of(bias),
             residual=pointer_of(residual),
             workspace=pointer_of(workspace),
+            x_scales=pointer_of(x_scales),
         )
         self.start(stream_handle(stream, x), at)
 
@@ -135,10 +139,10 @@ class PreparedQuantizedGemm:
 def variant_for(
     tile: Tile, format: QuantizedFormat, dtype: object, gate: Act | None = None
 ) -> Variant:
-    """Return the variant for a tile, a format and elements of `dtype`, float16 or bfloat16."""
+    """Return the variant for a tile, a format and results of `dtype`, float16 or bfloat16."""
     if gate is not None and gate not in ACTS:
         raise ShapeError(f"there is no activation {gate!r}; there are {', '.join(ACTS)}")
-    macros, architectures = code_macros(format, dtype)
+    macros, architectures = operand_macros(format, dtype)
     macros |= {"TOKENS": tile.tokens, "GROUPS": tile.groups, "STAGES": tile.stages}
     macros |= {"BLOCKS": tile.blocks, "BATCH": tile.batch}
     macros |= {"SPLITS": tile.splits, "FOLD": tile.fold}
@@ -162,17 +166,19 @@ def prepare(
 ) -> PreparedQuantizedGemm:
     """Return the GEMM of `shape` on `gpu`, compiled or cached.
 
-    `row_stride` counts elements from one row of x to the next (K unless given); `tile` is chosen
-    for the shape unless given. Raises ShapeError or DTypeError for unsupported sizes or types,
-    CompileError where there is no compiler.
+    `dtype` is that of results, bias and residual, and of x where it holds floats. `row_stride`
+    counts elements from one row of x to the next (K unless given); `tile` is chosen for the shape
+    unless given. Raises ShapeError or DTypeError for unsupported sizes or types, CompileError where
+    there is no compiler.
     """
-    check(shape, gated=gate is not None)
+    check(shape, format, gated=gate is not None)
     tile = tile or choose(shape, format, gpu.arch, gpu.shared_bytes, gated=gate is not None)
     variant = variant_for(tile, format, dtype, gate)
     compiled = compile_variant(variant, gpu.arch, cache or user_cache())
     grid = launch(shape, tile, format, gpu.sm_count)
+    operand: Any = dtype if format.activations == "floats" else ml_dtypes.float8_e4m3fn
     rows = _Rows(
-        np.dtype(dtype).name,  # type: ignore[call-overload]
+        np.dtype(operand).name,
         shape.inner if row_stride is None else row_stride,
     )
     return PreparedQuantizedGemm(

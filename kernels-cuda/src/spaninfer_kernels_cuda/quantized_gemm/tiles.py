@@ -22,7 +22,7 @@ class Tile:
     part of K; else all blocks share all tiles. `wgmma` selects wgmma instead of mma.sync, `fold`
     scales on sums instead of weights. `hopper` selects hopper.cu instead of general.cu. Of tiles
     that all blocks share, `per_sm` blocks run on an SM; None: every block has a tile of its own.
-    With wgmma a warpgroup has `blocks` of the `groups`, and issues `batch` steps of 16 columns
+    With wgmma a warpgroup has `blocks` of the `groups`, and issues `batch` steps of 32 bytes of x
     together.
     """
 
@@ -54,7 +54,7 @@ class Tile:
 
     def stage_bytes(self, format: QuantizedFormat) -> int:
         """Shared memory of a stage."""
-        used = self.tokens * CHUNK * 2 + self.groups * format.record_bytes
+        used = self.tokens * CHUNK * format.activation_bytes + self.groups * format.record_bytes
         return -(-used // 1024) * 1024 + _BARRIER_BYTES
 
     @property

@@ -33,6 +33,7 @@ _LONG = 4  # K, in outputs: down projections
 _FEW_TOKENS = (8, 16, 32, 64)
 _GENERAL_TOKENS = (8, 16, 32, 64)
 _FEW = 16  # tokens that mma.sync multiplies
+_INVARIANT_TOKENS, _INVARIANT_BATCH = 128, 2
 _MIN_GROUP = 16  # columns: with one wgmma each, their numbers would not fit into registers
 _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 
@@ -47,7 +48,22 @@ _MANY = (
     (192, 2, 1, 4, 1070),
     (256, 2, 1, 4, 1400),
 )
-# What is added to that, in nanoseconds, for a tile of _RESULTS: where each block has its own, or
+# The same for activations in e4m3. No GPU has run them: nanoseconds are those of multiplications at
+# the rate of scaled_gemm's tiles with scales of rows, 3500 of them a nanosecond, and of sums that
+# are folded, a quarter of the issue slots, which half of the warps do while others multiply.
+_MANY_CODED = (
+    (96, 2, 1, 2, 480),
+    (96, 4, 2, 2, 950),
+    (128, 2, 1, 2, 635),
+    (128, 4, 2, 2, 1270),
+    (160, 2, 1, 2, 795),
+    (192, 2, 1, 2, 950),
+)
+# Where sums of a group are folded: tokens times blocks of a warpgroup that have registers beside
+# numbers of several groups of a chunk; and, a group's sums counted as a block, beside residuals
+# that blocks of a cluster wait with.
+_MOST_SUMS, _MOST_SUMS_IN_CLUSTERS = 192, 288
+# What is added to these, in nanoseconds, for a tile of _RESULTS: where each block has its own, or
 # each cluster; for each block that it is added up from, where all blocks share all tiles. There
 # once: _SHARED_NS.
 _RESULTS = 128 * 128
@@ -62,7 +78,7 @@ _EVERY_ROWS = (
 )
 
 
-def check(shape: Shape, *, gated: bool) -> None:
+def check(shape: Shape, format: QuantizedFormat, *, gated: bool) -> None:
     """Raise ShapeError for unsupported sizes."""
     if not 0 <= shape.rows <= MAX_ROWS or shape.rows * shape.outputs >= MAX_RESULTS:
         raise ShapeError(
@@ -73,8 +89,11 @@ def check(shape: Shape, *, gated: bool) -> None:
         raise ShapeError(
             f"the weight has {shape.outputs} rows; at least 1, an even number of gates"
         )
-    if shape.inner < 8 or shape.inner % 8:
-        raise ShapeError(f"rows have {shape.inner} elements; a multiple of 8, at least 8")
+    grain = format.column_grain
+    if shape.inner < grain or shape.inner % grain:
+        raise ShapeError(
+            f"rows have {shape.inner} elements; a multiple of {grain}, at least {grain}"
+        )
 
 
 def choose(
@@ -124,9 +143,12 @@ def _many_tiles(
 ) -> Iterator[tuple[float, Tile]]:
     """Yield the tiles for many tokens, and estimates of their nanoseconds."""
     chunks = -(-shape.inner // CHUNK)
-    for tokens, groups, blocks, batch, chunk_ns in _MANY:
+    is_coded = format.activations == "e4m3"
+    for tokens, groups, blocks, batch, chunk_ns in _MANY_CODED if is_coded else _MANY:
+        if is_coded and tokens * blocks > _MOST_SUMS and format.group != CHUNK:
+            continue
         together = batch if format.bits == 4 else _FEWEST_STEPS
-        tile = Tile(tokens, groups, 0, 1, True, False, blocks=blocks, batch=together)
+        tile = Tile(tokens, groups, 0, 1, True, is_coded, blocks=blocks, batch=together)
         tiles = -(-shape.outputs // tile.rows) * -(-shape.rows // tokens)
         whole_ns = chunks * chunk_ns
         size = tokens * tile.rows / _RESULTS
@@ -136,6 +158,8 @@ def _many_tiles(
         share = tiles / _SMS  # of a tile that a block has
         added_ns = _SHARED_NS + size * _PART_NS / min(share, 1.0)
         yield share * whole_ns + added_ns, fill(tile, format, shared_bytes)
+        if is_coded and tokens * (blocks + 1) > _MOST_SUMS_IN_CLUSTERS:
+            continue
         for splits in range(2, min(_SMS // tiles, _MAX_SPLITS, chunks) + 1):
             if splits > 2 and tiles * splits > _SMS_OF_CLUSTERS:
                 break
@@ -161,14 +185,31 @@ def _tokens_for(rows: int, sizes: tuple[int, ...]) -> int:
     return next((size for size in sizes if size >= rows), sizes[-1])
 
 
+def invariant_tile(
+    outputs: int, format: QuantizedFormat, arch: str, shared_bytes: int, *, gated: bool
+) -> Tile:
+    """Return a tile for any number of tokens, none of which depends on others.
+
+    A block has all of K. For activations in codes; others are multiplied by what is dequantised.
+    """
+    if arch != "sm_90a" or (gated and outputs % 16):
+        tile = _choose_general(Shape(_GENERAL_TOKENS[-1], outputs, CHUNK), format, shared_bytes)
+        return replace(tile, per_sm=None)
+    tile = Tile(_INVARIANT_TOKENS, 2, 0, 1, True, per_sm=None, batch=_INVARIANT_BATCH)
+    return fill(tile, format, shared_bytes)
+
+
 def is_faster(
     shape: Shape, format: QuantizedFormat, dtype: object, arch: str, *, gated: bool
 ) -> bool:
     """Return True if codes are multiplied sooner than a weight is dequantised for cuBLAS.
 
+    For activations in codes they always are: cuBLAS would need numbers of these.
     Where numbers are made from codes in few instructions, that is so for all rows (4096 of them
     times gate and up of a 7B: 1502 us, for 86 + 1417).
     """
+    if format.activations != "floats":
+        return True
     if arch != "sm_90a" or (gated and shape.outputs % 16):
         return shape.rows <= _GENERAL_TOKENS[-1]
     if shape.rows * shape.outputs >= MAX_RESULTS:

@@ -11,7 +11,12 @@ from spaninfer_kernel_launch import Variant
 
 from spaninfer_kernels_cuda.activation import ACTS
 from spaninfer_kernels_cuda.gemm.tuning import Shape
-from spaninfer_kernels_cuda.quantized_gemm.codes import DEQUANTIZING, PACKING, code_macros
+from spaninfer_kernels_cuda.quantized_gemm.codes import (
+    DEQUANTIZING,
+    PACKING,
+    code_macros,
+    operand_macros,
+)
 from spaninfer_kernels_cuda.quantized_gemm.format import QuantizedFormat
 from spaninfer_kernels_cuda.quantized_gemm.prepared import variant_for
 from spaninfer_kernels_cuda.quantized_gemm.tuning import choose
@@ -32,8 +37,10 @@ def _variants() -> Iterator[Variant]:
             tile = choose(shape, format, arch, _SHARED_BYTES[arch], gated=gate is not None)
             yield variant_for(tile, format, dtype, gate)
     for format in _FORMATS:
-        macros, architectures = code_macros(format, np.float16)
+        macros, architectures = operand_macros(format, np.float16)
         yield Variant.of("quantized_pack", PACKING, macros, architectures)
+        if format.activations != "floats":
+            continue
         macros, architectures = code_macros(format, ml_dtypes.bfloat16)
         yield Variant.of("quantized_dequantize", DEQUANTIZING, macros, architectures)
 
@@ -44,6 +51,7 @@ _FORMATS = (
     QuantizedFormat(8, None),
     QuantizedFormat(4, 32, "minimum"),
     QuantizedFormat(4, 32, values="e2m1"),
+    QuantizedFormat(4, 128, activations="e4m3"),
 )
 VARIANTS: tuple[Variant, ...] = tuple(dict.fromkeys(_variants()))
 """A part of what may be launched, in which every macro has all its values."""

@@ -191,8 +191,9 @@ PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
 
 #undef PRODUCT
 
-// Products of codes: A and B from shared memory, the depth of both contiguous.
-#define CODE_PRODUCT(Element, Sum, TYPES, N, A0, A1, A2, SIGNS)                                    \
+// Products of codes: A from shared memory or registers, B from shared memory, the depth of both
+// contiguous.
+#define CODE_PRODUCT(Element, Sum, TYPES, SIGNS, N, A0, A1, A2, A3, A4, A5)                        \
   template <>                                                                                      \
   struct Wgmma<Element, N / 8> {                                                                   \
     static __device__ __forceinline__ void of_tiles(Sum (&sums)[N / 8][4], unsigned long long a,   \
@@ -204,38 +205,51 @@ PRODUCT(bfloat16, "bf16", 256, "%128", "%129", "%130", "%131", "%132", "%133")
           : FRAGMENTS_##N                                                                          \
           : "l"(a), "l"(b), "r"(adds));                                                            \
     }                                                                                              \
+    static __device__ __forceinline__ void of_rows(Sum (&sums)[N / 8][4], const unsigned (&a)[4],  \
+                                                   unsigned long long b, int adds) {               \
+      asm volatile(                                                                                \
+          "{\n.reg .pred adds;\nsetp.ne.b32 adds, " A5 ", 0;\n"                                    \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k32." TYPES " {" NAMES_##N "}, {" A0 ", " A1     \
+          ", " A2 ", " A3 "}, " A4 ", adds" SIGNS ";\n}"                                           \
+          : FRAGMENTS_##N                                                                          \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                        \
+    }                                                                                              \
   };
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 8, "%4", "%5", "%6", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 16, "%8", "%9", "%10", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 32, "%16", "%17", "%18", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 48, "%24", "%25", "%26", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 64, "%32", "%33", "%34", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 96, "%48", "%49", "%50", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 112, "%56", "%57", "%58", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 128, "%64", "%65", "%66", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 144, "%72", "%73", "%74", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 160, "%80", "%81", "%82", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 192, "%96", "%97", "%98", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 208, "%104", "%105", "%106", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 224, "%112", "%113", "%114", ", 1, 1")
-CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", 256, "%128", "%129", "%130", ", 1, 1")
+#define E4M3_PRODUCT(...) CODE_PRODUCT(e4m3, float, "f32.e4m3.e4m3", ", 1, 1", __VA_ARGS__)
+#define INT8_PRODUCT(...) CODE_PRODUCT(int8, int, "s32.s8.s8", "", __VA_ARGS__)
+E4M3_PRODUCT(8, "%4", "%5", "%6", "%7", "%8", "%9")
+E4M3_PRODUCT(16, "%8", "%9", "%10", "%11", "%12", "%13")
+E4M3_PRODUCT(32, "%16", "%17", "%18", "%19", "%20", "%21")
+E4M3_PRODUCT(48, "%24", "%25", "%26", "%27", "%28", "%29")
+E4M3_PRODUCT(64, "%32", "%33", "%34", "%35", "%36", "%37")
+E4M3_PRODUCT(96, "%48", "%49", "%50", "%51", "%52", "%53")
+E4M3_PRODUCT(112, "%56", "%57", "%58", "%59", "%60", "%61")
+E4M3_PRODUCT(128, "%64", "%65", "%66", "%67", "%68", "%69")
+E4M3_PRODUCT(144, "%72", "%73", "%74", "%75", "%76", "%77")
+E4M3_PRODUCT(160, "%80", "%81", "%82", "%83", "%84", "%85")
+E4M3_PRODUCT(192, "%96", "%97", "%98", "%99", "%100", "%101")
+E4M3_PRODUCT(208, "%104", "%105", "%106", "%107", "%108", "%109")
+E4M3_PRODUCT(224, "%112", "%113", "%114", "%115", "%116", "%117")
+E4M3_PRODUCT(256, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef SUM
 #define SUM(x) "+r"(x)
-CODE_PRODUCT(int8, int, "s32.s8.s8", 8, "%4", "%5", "%6", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 16, "%8", "%9", "%10", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 32, "%16", "%17", "%18", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 48, "%24", "%25", "%26", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 64, "%32", "%33", "%34", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 96, "%48", "%49", "%50", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 112, "%56", "%57", "%58", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 128, "%64", "%65", "%66", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 144, "%72", "%73", "%74", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 160, "%80", "%81", "%82", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 192, "%96", "%97", "%98", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 208, "%104", "%105", "%106", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 224, "%112", "%113", "%114", "")
-CODE_PRODUCT(int8, int, "s32.s8.s8", 256, "%128", "%129", "%130", "")
+INT8_PRODUCT(8, "%4", "%5", "%6", "%7", "%8", "%9")
+INT8_PRODUCT(16, "%8", "%9", "%10", "%11", "%12", "%13")
+INT8_PRODUCT(32, "%16", "%17", "%18", "%19", "%20", "%21")
+INT8_PRODUCT(48, "%24", "%25", "%26", "%27", "%28", "%29")
+INT8_PRODUCT(64, "%32", "%33", "%34", "%35", "%36", "%37")
+INT8_PRODUCT(96, "%48", "%49", "%50", "%51", "%52", "%53")
+INT8_PRODUCT(112, "%56", "%57", "%58", "%59", "%60", "%61")
+INT8_PRODUCT(128, "%64", "%65", "%66", "%67", "%68", "%69")
+INT8_PRODUCT(144, "%72", "%73", "%74", "%75", "%76", "%77")
+INT8_PRODUCT(160, "%80", "%81", "%82", "%83", "%84", "%85")
+INT8_PRODUCT(192, "%96", "%97", "%98", "%99", "%100", "%101")
+INT8_PRODUCT(208, "%104", "%105", "%106", "%107", "%108", "%109")
+INT8_PRODUCT(224, "%112", "%113", "%114", "%115", "%116", "%117")
+INT8_PRODUCT(256, "%128", "%129", "%130", "%131", "%132", "%133")
 
+#undef INT8_PRODUCT
+#undef E4M3_PRODUCT
 #undef CODE_PRODUCT
 #undef SUM
 #endif
