@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numba import njit
-from spaninfer_kernels_cpu.codegen.exponential import exp, exp2, tanh
+from spaninfer_kernels_cpu.codegen.exponential import coarse_exp2, exp, exp2, tanh
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def mapped():
 
         return call
 
-    return {"exp": over(exp), "exp2": over(exp2), "tanh": over(tanh)}
+    return {each.__name__: over(each) for each in (exp, exp2, coarse_exp2, tanh)}
 
 
 def units(result, truth):
@@ -57,6 +57,15 @@ def test_exp2_is_within_three_units_over_its_whole_range(mapped):
 
     assert units(result, np.exp2(x.astype(np.float64))).max() < 3
     assert np.isnan(mapped["exp2"](np.array([np.nan], np.float32))[0])
+
+
+def test_coarse_exp2_is_within_eight_hundred_thousandths_over_its_whole_range(mapped):
+    x = np.linspace(-125, 127, 300_001).astype(np.float32)
+
+    result = mapped["coarse_exp2"](x)
+
+    truth = np.exp2(x.astype(np.float64))
+    assert np.abs(result / truth - 1).max() < 8e-5
 
 
 def test_tanh_is_within_three_units_over_its_whole_range(mapped):

@@ -152,14 +152,11 @@ def find_rows(
     table: int, spans: CacheArrays, kv_head: int, begin: int, count: int, scratch: Scratch
 ) -> None:
     """Write where keys and values of `count` tokens lie; keys up to a whole 16, the last again."""
-    index, slot = begin // spans.span_len, begin % spans.span_len
-    span = read_index(table, index)
-    for token in range(count):
-        if slot == spans.span_len:
-            index, slot = index + 1, 0
-            span = read_index(table, index)
-        _note_row(token, spans, span, slot, kv_head, scratch)
-        slot += 1
+    token, index, slot = 0, begin // spans.span_len, begin % spans.span_len
+    while token < count:
+        stop = smaller(count, token + spans.span_len - slot)
+        _note_rows(token, stop, spans, read_index(table, index), slot, kv_head, scratch)
+        token, index, slot = stop, index + 1, 0
     _repeat_last(count, scratch)
 
 
@@ -171,26 +168,36 @@ def find_selected(
     for token in range(count):
         position = read_index(positions, token)
         span = read_index(table, position // spans.span_len)
-        _note_row(token, spans, span, position % spans.span_len, kv_head, scratch)
+        slot = position % spans.span_len
+        _note_rows(token, token + 1, spans, span, slot, kv_head, scratch)
     _repeat_last(count, scratch)
 
 
 @device_function
-def _note_row(
-    token: int, spans: CacheArrays, span: int, slot: int, kv_head: int, scratch: Scratch
+def _note_rows(
+    first: int, stop: int, spans: CacheArrays, span: int, slot: int, kv_head: int, scratch: Scratch
 ) -> None:
-    """Write where key, value and scales of a block's token lie; the scales of its key as well."""
-    keys = numbers_at(scratch.rows, PANEL, np.int64)
-    values = numbers_at(scratch.rows + PANEL * 8, PANEL, np.int64)
-    grids = numbers_at(scratch.rows + PANEL * 16, PANEL, np.int64)
-    keys[token] = place_of(spans.keys, span, slot, kv_head)
-    values[token] = place_of(spans.values, span, slot, kv_head)
-    grids[token] = place_of(spans.value_scales, span, slot, kv_head)
+    """Write where keys and values of a block's tokens lie, which are neighbours in a span from
+    `slot` on; of codes also where the values' scales do, and the scales of the keys.
+    """
+    places = numbers_at(scratch.rows, 3 * PANEL, np.int64)
+    key, value = (
+        place_of(spans.keys, span, slot, kv_head),
+        place_of(spans.values, span, slot, kv_head),
+    )
+    for token in range(first, stop):
+        places[token] = key + (token - first) * spans.keys.token
+        places[PANEL + token] = value + (token - first) * spans.values.token
+    if spans.value_scales.address != 0:
+        grid = place_of(spans.value_scales, span, slot, kv_head)
+        for token in range(first, stop):
+            places[2 * PANEL + token] = grid + (token - first) * spans.value_scales.token
     if spans.key_scales.address != 0:
-        scales = place_of(spans.key_scales, span, slot, kv_head)
-        for number in range(2 if spans.key_split == spans.key_size else 4):
-            into = scratch.grid + number * STEP_BYTES
-            write(FLOAT32, into, token, read(FLOAT32, scales, number))
+        for token in range(first, stop):
+            scales = place_of(spans.key_scales, span, slot + token - first, kv_head)
+            for number in range(2 if spans.key_split == spans.key_size else 4):
+                into = scratch.grid + number * STEP_BYTES
+                write(FLOAT32, into, token, read(FLOAT32, scales, number))
 
 
 @device_function
@@ -259,11 +266,17 @@ def load_values(kind: Element, spans: CacheArrays, count: int, scratch: Scratch)
 
 
 @device_function
-def soften(begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
-    """Turn the scores of all queries into weights e**(score - peak), 0 where one does not see."""
+def sees_all(begin: int, count: int, task: Task, softmax: Softmax) -> bool:
+    """Return True if all queries see all keys of a block, and nothing is added to their scores."""
     plain = softmax.softcap == 0 and softmax.window == 0 and softmax.slopes == 0
     last = task.position - begin + larger(softmax.ahead, task.ahead)  # that the first query sees
-    if plain and softmax.biases == 0 and last + 1 >= count:
+    return plain and softmax.biases == 0 and last + 1 >= count
+
+
+@device_function
+def soften(begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch) -> None:
+    """Turn the scores of all queries into weights e**(score - peak), 0 where one does not see."""
+    if sees_all(begin, count, task, softmax):
         together = task.num_queries // TOGETHER * TOGETHER
         for n in range(0, together, TOGETHER):
             _weigh_together(n, count, scratch)

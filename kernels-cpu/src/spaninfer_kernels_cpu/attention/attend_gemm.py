@@ -15,7 +15,12 @@ from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import smaller
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel
-from spaninfer_kernels_cpu.gemm.register_tile import add_tile, row_addresses, store_tile
+from spaninfer_kernels_cpu.gemm.register_tile import (
+    add_tile,
+    row_addresses,
+    store_rows,
+    store_tile,
+)
 from spaninfer_kernels_cpu.gemm.tile_gemm import multiply
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
@@ -52,31 +57,41 @@ def _score_tile(micro: MicroKernel, first: int, extent: Extent, scratch: Scratch
 
 
 @device_function
-def add_values(kernels: AttentionKernels, extent: Extent, scratch: Scratch) -> None:
-    """Multiply the sums by `kept` and add the products of weights[N count] and values[count E]."""
+def add_values(kernels: AttentionKernels, extent: Extent, scratch: Scratch, is_first: bool) -> None:
+    """Multiply the sums by `kept` and add the products of weights[N count] and values[count E].
+
+    `is_first`: the products are all, whatever the sums are.
+    """
     for panel in range((extent.size + PANEL - 1) // PANEL):
         width = extent.size - panel * PANEL
         if kernels.is_wide and width <= LANES:
-            _add_rows(kernels.one, kernels.quarter, panel, extent, scratch)
+            _add_rows(kernels.one, kernels.quarter, panel, extent, scratch, is_first)
         elif kernels.is_wide and width <= 2 * LANES:
-            _add_rows(kernels.one, kernels.half, panel, extent, scratch)
+            _add_rows(kernels.one, kernels.half, panel, extent, scratch, is_first)
         else:
-            _add_rows(kernels.one, kernels.many, panel, extent, scratch)
+            _add_rows(kernels.one, kernels.many, panel, extent, scratch, is_first)
 
 
 @device_function
 def _add_rows(
-    one: MicroKernel, many: MicroKernel, panel: int, extent: Extent, scratch: Scratch
+    one: MicroKernel,
+    many: MicroKernel,
+    panel: int,
+    extent: Extent,
+    scratch: Scratch,
+    is_first: bool,
 ) -> None:
     for first in range(0, extent.num_queries, many.rows):
         if first + 1 == extent.num_queries:
-            _add_tile(one, first, panel, extent, scratch)
+            _add_tile(one, first, panel, extent, scratch, is_first)
         else:
-            _add_tile(many, first, panel, extent, scratch)
+            _add_tile(many, first, panel, extent, scratch, is_first)
 
 
 @device_function
-def _add_tile(micro: MicroKernel, first: int, panel: int, extent: Extent, scratch: Scratch) -> None:
+def _add_tile(
+    micro: MicroKernel, first: int, panel: int, extent: Extent, scratch: Scratch, is_first: bool
+) -> None:
     address = scratch.scores + first * STEP_BYTES
     rows: Any = row_addresses(micro, address, STEP_BYTES, extent.num_queries - 1 - first)
     stride = (extent.size + PANEL - 1) // PANEL * STEP_BYTES
@@ -86,4 +101,7 @@ def _add_tile(micro: MicroKernel, first: int, panel: int, extent: Extent, scratc
     for block in range(0, (width + LANES - 1) // LANES, micro.blocks):
         tile = multiply(micro, values, rows, block, (1, steps * STEP_BYTES, 0), (0, 0))
         sums = scratch.sums + first * stride + panel * STEP_BYTES + block * BLOCK_BYTES
-        add_tile(micro, tile, sums, stride, scratch.kept + first * 4)
+        if is_first:
+            store_rows(micro, tile, row_addresses(micro, sums, stride, micro.rows))
+        else:
+            add_tile(micro, tile, sums, stride, scratch.kept + first * 4)

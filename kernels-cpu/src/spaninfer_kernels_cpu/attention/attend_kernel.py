@@ -21,6 +21,7 @@ from spaninfer_kernels_cpu.attention.attend_block import (
     load_keys,
     load_values,
     scratch_at,
+    sees_all,
     soften,
 )
 from spaninfer_kernels_cpu.attention.attend_gemm import add_values, score
@@ -38,6 +39,7 @@ from spaninfer_kernels_cpu.attention.pair_tile import (
     narrow_piece,
     narrow_weights,
 )
+from spaninfer_kernels_cpu.attention.pair_weights import weigh_as_pairs
 from spaninfer_kernels_cpu.attention.score_vectors import NOTHING_SEEN
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
@@ -286,7 +288,7 @@ def _by_copies(
     score(kernels, Extent(queries, spans.key_size, count), scratch)
     soften(begin, count, task, problem.softmax, scratch)
     load_values(kind, spans, count, scratch)
-    add_values(kernels, Extent(queries, spans.value_size, count), scratch)
+    add_values(kernels, Extent(queries, spans.value_size, count), scratch, is_first=False)
 
 
 def _by_pairs(
@@ -301,15 +303,19 @@ def _by_pairs(
     spans, queries = problem.spans, task.num_queries
     load_key_pairs(spans, count, scratch)
     score(kernels, Extent(queries, spans.key_size, count), scratch)
-    soften(begin, count, task, problem.softmax, scratch)
-    narrow_weights(queries, scratch)
+    if sees_all(begin, count, task, problem.softmax):
+        weigh_as_pairs(queries, count, scratch)
+    else:
+        soften(begin, count, task, problem.softmax, scratch)
+        narrow_weights(queries, scratch)
     load_value_pairs(spans, count, scratch)
-    add_values(kernels, Extent(queries, spans.value_size, count), scratch)
+    extent = Extent(queries, spans.value_size, count)
+    add_values(kernels, extent, scratch, is_first=begin == task.begin)
 
 
 @device_function
 def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
-    """Copy the queries, scaled, and clear what is accumulated."""
+    """Copy the queries, scaled, and clear what is accumulated: of pairs, the first block does."""
     operands, spans, scale = problem.operands, problem.spans, problem.softmax.scale
     size = spans.key_size
     width = (spans.value_size + PANEL - 1) // PANEL * PANEL
@@ -321,8 +327,9 @@ def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scr
     for n in range(task.num_queries):
         write(FLOAT32, scratch.peak, n, NOTHING_SEEN)
         write(FLOAT32, scratch.total, n, _ZERO)
-    for i in range(task.num_queries * width):
-        write(FLOAT32, scratch.sums, i, _ZERO)
+    if not kernels.by_pairs:
+        for i in range(task.num_queries * width):
+            write(FLOAT32, scratch.sums, i, _ZERO)
 
 
 @specialized(lambda kernels: _as_pairs if kernels.by_pairs else _as_floats)

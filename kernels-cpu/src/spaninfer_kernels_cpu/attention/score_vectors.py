@@ -21,7 +21,7 @@ _Join: TypeAlias = Callable[[Builder, Value, Value], Value]
 NOTHING_SEEN = np.float32(-3e38)  # the peak before the first score: finite, so exp() stays so
 TOGETHER = 4  # rows whose scores are softened together
 
-_OF_ROWS = ir.VectorType(v.F32, TOGETHER)
+OF_ROWS = ir.VectorType(v.F32, TOGETHER)
 _ZERO = np.float32(0)
 
 
@@ -52,8 +52,8 @@ def find_peaks(_context: Any, _scores: Any, _count: Any, _peaks: Any, _before: A
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         scores, count, peaks, before = arguments
         rows = _seen_rows(b, scores, count, NOTHING_SEEN)
-        old = v.load(b, _OF_ROWS, peaks)
-        peak = _larger(b, old, _by_rows(b, rows, _larger))
+        old = v.load(b, OF_ROWS, peaks)
+        peak = larger_lanes(b, old, by_rows(b, rows, larger_lanes))
         v.store(b, peak, peaks)
         v.store(b, b.fsub(old, peak), before)
         return context.get_dummy_value()
@@ -67,8 +67,8 @@ def add_totals(_context: Any, _weights: Any, _count: Any, _totals: Any, _kept: A
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         weights, count, totals, kept = arguments
-        sums = _by_rows(b, _seen_rows(b, weights, count, _ZERO), _sum)
-        before = b.fmul(v.load(b, _OF_ROWS, totals), v.load(b, _OF_ROWS, kept))
+        sums = by_rows(b, _seen_rows(b, weights, count, _ZERO), sum_of_lanes)
+        before = b.fmul(v.load(b, OF_ROWS, totals), v.load(b, OF_ROWS, kept))
         v.store(b, b.fadd(before, sums), totals)
         return context.get_dummy_value()
 
@@ -89,16 +89,23 @@ def _seen_rows(b: Builder, at: Value, count: Value, other: np.float32) -> list[l
     return rows
 
 
-def _by_rows(b: Builder, rows: list[list[Value]], join: _Join) -> Value:
+def by_rows(b: Builder, rows: list[list[Value]], join: _Join) -> Value:
     """Return what joins the numbers of each row, by lanes first, as `total` adds them."""
-    each = [join(b, join(b, *row[:2]), join(b, *row[2:])) for row in rows]
-    first, second, third, fourth = each
+    first, second, third, fourth = (_joined(b, row, join) for row in rows)
     pairs = _joined_halves(b, first, second, 8, join), _joined_halves(b, third, fourth, 8, join)
     fours = _joined_halves(b, *pairs, 4, join)
     for apart in (2, 1):
         swapped = v.shuffled(b, fours, fours, [lane ^ apart for lane in range(LANES)])
         fours = join(b, fours, swapped)
     return v.shuffled(b, fours, fours, [LANES // TOGETHER * row for row in range(TOGETHER)])
+
+
+def _joined(b: Builder, row: list[Value], join: _Join) -> Value:
+    """Join the vectors of a row, of 64 numbers the first half, the second, then both."""
+    while len(row) > 1:
+        pairs = zip(row[:-1:2], row[1::2], strict=True)
+        row = [*(join(b, *pair) for pair in pairs), *row[len(row) // 2 * 2 :]]
+    return row[0]
 
 
 def _joined_halves(b: Builder, one: Value, other: Value, width: int, join: _Join) -> Value:
@@ -108,11 +115,13 @@ def _joined_halves(b: Builder, one: Value, other: Value, width: int, join: _Join
     return join(b, low, v.shuffled(b, one, other, [lane + width for lane in lanes]))
 
 
-def _larger(b: Builder, x: Value, y: Value) -> Value:
+def larger_lanes(b: Builder, x: Value, y: Value) -> Value:
+    """Return the larger numbers, lane by lane."""
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _sum(b: Builder, x: Value, y: Value) -> Value:
+def sum_of_lanes(b: Builder, x: Value, y: Value) -> Value:
+    """Return the sums, lane by lane."""
     return b.fadd(x, y)
 
 

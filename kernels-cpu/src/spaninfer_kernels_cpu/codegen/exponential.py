@@ -11,10 +11,13 @@ import numpy as np
 from spaninfer_kernels_cpu.codegen.device_function import device_function_with
 from spaninfer_kernels_cpu.codegen.elements import bits_of, float_of
 
-_LOG2_E = np.float32(1.4426950408889634)
+LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693145751953125)  # ln 2 cut to 15 bits: n * _LN2_HIGH is exact
 _LN2_LOW = np.float32(1.428606765330187e-06)
-_ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
+ROUNDER = np.float32(12582912.0)  # 1.5 * 2**23: adding it leaves the nearest integer in low bits
+COARSE_POWERS = tuple(map(np.float32, (0.05517169, 0.24261117, 0.69326099, 0.99992807)))
+"""The polynomial of degree 3 nearest to 2**r, |r| <= 1 / 2: within 7.5e-5 of it; first r**3's."""
+
 _ROUNDER_BITS = np.int32(0x4B400000)
 _LOWEST = np.float32(-87.0)  # exp(-87) is just above the smallest normal float32
 _HIGHEST = np.float32(88.0)
@@ -30,8 +33,8 @@ def exp(x: np.float32) -> np.float32:
     """
     x = _LOWEST if x < _LOWEST else x
     x = _HIGHEST if x > _HIGHEST else x
-    shifted = x * _LOG2_E + _ROUNDER
-    n = shifted - _ROUNDER
+    shifted = x * LOG2_E + ROUNDER
+    n = shifted - ROUNDER
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     p = np.float32(1 / 5040)
     p = p * r + np.float32(1 / 720)
@@ -52,8 +55,8 @@ def exp2(x: np.float32) -> np.float32:
 
     As `exp`, by the polynomial of degree 5 that is nearest to 2**r, |r| <= 1 / 2, within 8e-8.
     """
-    shifted = x + _ROUNDER
-    r = x - (shifted - _ROUNDER)
+    shifted = x + ROUNDER
+    r = x - (shifted - ROUNDER)
     p = np.float32(0.0013276472454890609)
     p = p * r + np.float32(0.009675540961325169)
     p = p * r + np.float32(0.05550713092088699)
@@ -63,6 +66,22 @@ def exp2(x: np.float32) -> np.float32:
     exponent = np.int32(bits_of(shifted) - _ROUNDER_BITS + np.int32(127))
     power: np.float32 = float_of(exponent << np.int32(23))
     return p * power
+
+
+@device_function_with(fastmath={"contract"})
+def coarse_exp2(x: np.float32) -> np.float32:
+    """Return 2**x for x in [-125, 127] within 7.6e-5 of it; values outside are not caught.
+
+    The integer is added to the exponent of 2**r: its bits, moved there, push out all others.
+    """
+    shifted = x + ROUNDER
+    r = x - (shifted - ROUNDER)
+    p = COARSE_POWERS[0]
+    p = p * r + COARSE_POWERS[1]
+    p = p * r + COARSE_POWERS[2]
+    p = p * r + COARSE_POWERS[3]
+    power: np.float32 = float_of(np.int32(bits_of(p) + np.int32(bits_of(shifted) << np.int32(23))))
+    return power
 
 
 @device_function_with(fastmath={"contract"})
