@@ -20,6 +20,7 @@ from spaninfer_kernels_cpu.elementwise import (
     rope_call,
     scale_call,
 )
+from spaninfer_kernels_cpu.elementwise.activations import COARSE_ACTIVATIONS
 from spaninfer_kernels_cpu.quantisation import coded_rows_call
 from spaninfer_kernels_cpu.runtime.call import Call, Matrix, Script
 from spaninfer_kernels_cpu.runtime.thread_pool import shared_thread_pool
@@ -229,6 +230,20 @@ def test_gelu_is_right_where_its_tail_matters_and_at_infinity() -> None:
     exact = np.array([each / 2 * math.erfc(-each / 2**0.5) for each in numbers])
     assert (np.abs(got - exact) <= 1.2e-7 * np.maximum(0.5, np.abs(exact))).all()
     np.testing.assert_allclose(out[-1, -5:], [0, np.inf, 0, 1e30, np.nan], atol=1e-20)
+
+
+def test_coarse_gelu_is_near_and_right_far_out() -> None:
+    x = np.linspace(-11, 11, T * 64, dtype=np.float32).reshape(T, 64)
+    x[-1, -5:] = -np.inf, np.inf, -1e30, 1e30, np.nan
+    out = np.zeros_like(x)
+
+    formula = formula_call.Formula("activation", COARSE_ACTIVATIONS["gelu"])
+    _run([formula_call.formula_call(formula, (_rows(x),), out=_rows(out), channels=64)])
+
+    got, numbers = out.ravel()[:-5], x.ravel()[:-5].tolist()
+    exact = np.array([each / 2 * math.erfc(-each / 2**0.5) for each in numbers])
+    np.testing.assert_allclose(got, exact, rtol=1e-7, atol=2e-5)
+    np.testing.assert_allclose(out[-1, -5:], [0, np.inf, 0, 1e30, np.nan], atol=2e-5)
 
 
 def test_gates_of_rows_and_factors_of_positions_are_as_defined() -> None:

@@ -105,6 +105,30 @@ def test_outputs_go_through_an_activation(act: str, format: Format, rows: int) -
     np.testing.assert_allclose(out, ACTIVATIONS[act](plain), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("coarse", [False, True])
+def test_a_coarse_activation_is_near_the_other_one(coarse: bool) -> None:
+    """Where one exists: of those that have none it is the same."""
+    rows = 9
+    weight, bias, x = pack(_floats(70, 64), FORMATS[3]), _floats(70), _floats(rows, 64)
+    plain = np.empty((rows, 70), np.float32)
+    linear(x, weight, out=plain, bias=bias)
+    scratch = np.empty(rows * Gemm(weight).scratch_bytes + 1, np.uint8)
+
+    for act in ("gelu", "relu"):
+        out = np.full((rows, 70), np.nan, np.float32)
+        calls = Gemm(weight).calls(
+            _rows(x),
+            out=_rows(out),
+            scratch=scratch.ctypes.data,
+            epilogue=Epilogue(bias, activation=act, coarse=coarse),
+        )
+        shared_thread_pool().run(Script(calls), [rows])
+
+        error = np.abs(out - ACTIVATIONS[act](plain.astype(np.float64))).max()
+        assert error < 3e-5
+        assert (error > 3e-6) == (coarse and act == "gelu")
+
+
 @pytest.mark.parametrize("channels", [64, 63])
 def test_activations_are_rounded_where_the_cpu_multiplies_bfloat16(channels: int) -> None:
     weight, x = pack(_floats(70, channels), Format("bfloat16")), _floats(5, channels)

@@ -47,12 +47,13 @@ def layer_norm(x: int, weight: int, bias: int, out: int, channels: int, eps: np.
     """
     mean = _sum(x, channels) / np.float32(channels)
     factor = _ONE / np.sqrt(_squares(x, mean, channels) / np.float32(channels) + eps)
-    for i in range(channels):
-        y = (read(FLOAT32, x, i) - mean) * factor * read(FLOAT32, weight, i)
-        write(FLOAT32, out, i, y)
     if bias != 0:
         for i in range(channels):
-            write(FLOAT32, out, i, read(FLOAT32, out, i) + read(FLOAT32, bias, i))
+            y = (read(FLOAT32, x, i) - mean) * factor * read(FLOAT32, weight, i)
+            write(FLOAT32, out, i, y + read(FLOAT32, bias, i))
+    else:
+        for i in range(channels):
+            write(FLOAT32, out, i, (read(FLOAT32, x, i) - mean) * factor * read(FLOAT32, weight, i))
 
 
 @device_function_with(fastmath=_REORDER)

@@ -12,7 +12,12 @@ from spaninfer_host_limits import usable_cpus
 from spaninfer_kernels_cpu.codegen.isa_level import active_level
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
 from spaninfer_kernels_cpu.codegen.memory import odd_lines
-from spaninfer_kernels_cpu.elementwise.activations import ACTIVATIONS, SILU, Activation
+from spaninfer_kernels_cpu.elementwise.activations import (
+    ACTIVATIONS,
+    COARSE_ACTIVATIONS,
+    SILU,
+    Activation,
+)
 from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, WeightSizes, WorkChunks
 from spaninfer_kernels_cpu.gemm.gemm_kernel import GemmTiles, gemm_kernel
@@ -37,12 +42,24 @@ _NO_MATRIX = Matrix(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The epilogue of a GEMM: residual + scale * (product + bias[O]), then a named activation."""
+    """The epilogue of a GEMM: residual + scale * (product + bias[O]), then a named activation.
+
+    `coarse`: it may be off by 2e-5, as where its results are rounded to 8 bits.
+    """
 
     bias: Floats | None = None
     residual: Matrix | None = None
     scale: float = 1.0
     activation: str | None = None
+    coarse: bool = False
+
+    @property
+    def kernel_activation(self) -> Activation:
+        """The activation that the kernel is compiled for, of which one without makes no use."""
+        if self.activation is None:
+            return SILU
+        exact = ACTIVATIONS[self.activation]
+        return COARSE_ACTIVATIONS.get(self.activation, exact) if self.coarse else exact
 
 
 _PLAIN = Epilogue()
@@ -104,8 +121,7 @@ class Gemm:
             rows_per_task=most,
             activated=epilogue.activation is not None,
         )
-        activation = SILU if epilogue.activation is None else ACTIVATIONS[epilogue.activation]
-        return [*calls, _call(arguments, count, self._micro, activation)]
+        return [*calls, _call(arguments, count, self._micro, epilogue.kernel_activation)]
 
     def gated_calls(
         self, x: Matrix, act: str, *, out: Matrix, scratch: int, count: int = TOKENS

@@ -26,7 +26,6 @@ from spaninfer_kernels_cpu.quantisation.layout import LANES, ROW_PARAMETER_BYTES
 
 _SIZE = 0x7FFFFFFF  # all bits of a float32 but its sign
 _TINY = np.float32(2.0**-64)
-_LIFT = np.float32(2.0**64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +137,23 @@ def _scale(source: int, count: int, most: int) -> np.float32:
 
 
 @device_function
-def _division(scale: np.float32) -> tuple[np.float32, np.float32, np.float32]:
-    """Return what dividing by a scale takes (`_writer`): a factor for both sides, so that the
-    inverse is finite; the scale times it; and the inverse of that.
+def _count_in_lanes(count: int, scale: np.float32) -> int:
+    """Return how many channels of a group are divided sixteen at a time (`_writer`): none by a
+    scale whose inverse, or what is left of a division, would leave what is exact.
     """
-    lift = _LIFT if scale < _TINY else np.float32(1)
-    divisor = np.float32(scale * lift)
-    return lift, divisor, np.float32(np.float32(1) / divisor)
+    return 0 if scale < _TINY else count // LANES * LANES
 
 
 @device_function
 def _write_narrow(source: int, count: int, scale: np.float32, target: int) -> np.int32:
     """Write a group's codes as int8, in order; return their sum."""
-    lift, divisor, inverse = _division(scale)
+    inverse, whole = np.float32(1) / scale, _count_in_lanes(count, scale)
     totals = _no_sizes()
-    for start in range(0, count - LANES + 1, LANES):
-        at = source + 4 * start
-        totals = _write_lanes(totals, at, lift, divisor, inverse, target + start)
-    total: np.int32 = _sum(totals)
+    for start in range(0, whole, LANES):
+        totals = _write_lanes(totals, source + 4 * start, scale, inverse, target + start)
+    total: np.int32 = np.int32(_sum(totals) - whole * ROUNDER_BITS)
     numbers, codes = floats_at(source, count), numbers_at(target, count, np.int8)
-    for i in range(count // LANES * LANES, count):
+    for i in range(whole, count):
         code = rounded(numbers[i] / scale)
         codes[i] = np.int8(code)
         total = np.int32(total + code)
@@ -167,13 +163,11 @@ def _write_narrow(source: int, count: int, scale: np.float32, target: int) -> np
 @device_function
 def _write_wide(source: int, count: int, scale: np.float32, target: int) -> np.int32:
     """Write a group's codes as int16, every four in the order 0 2 1 3; return their sum."""
-    lift, divisor, inverse = _division(scale)
+    inverse, whole = np.float32(1) / scale, _count_in_lanes(count, scale)
     totals = _no_sizes()
-    for start in range(0, count - LANES + 1, LANES):
-        at = source + 4 * start
-        totals = _write_wide_lanes(totals, at, lift, divisor, inverse, target + 2 * start)
-    total: np.int32 = _sum(totals)
-    whole = count // LANES * LANES
+    for start in range(0, whole, LANES):
+        totals = _write_wide_lanes(totals, source + 4 * start, scale, inverse, target + 2 * start)
+    total: np.int32 = np.int32(_sum(totals) - whole * ROUNDER_BITS)
     numbers, codes = floats_at(source, count), numbers_at(target, count + 3, np.int16)
     for i in range(whole, count):
         code = rounded(numbers[i] / scale)
@@ -244,15 +238,15 @@ def _sum_of_codes(_context: Any, half: Any, _address: Any) -> Any:
 
 @intrinsic
 def _write_lanes(
-    _context: Any, _totals: Any, _source: Any, _lift: Any, _divisor: Any, _inverse: Any, _out: Any
+    _context: Any, _totals: Any, _source: Any, _scale: Any, _inverse: Any, _out: Any
 ) -> Any:
-    """Write sixteen channels quantised to int8; return `totals` plus them, lane by lane."""
+    """Write sixteen channels quantised to int8; return `totals` plus them and ROUNDER_BITS."""
     return _writer(v.I8, range(LANES))
 
 
 @intrinsic
 def _write_wide_lanes(
-    _context: Any, _totals: Any, _source: Any, _lift: Any, _divisor: Any, _inverse: Any, _out: Any
+    _context: Any, _totals: Any, _source: Any, _scale: Any, _inverse: Any, _out: Any
 ) -> Any:
     """Write sixteen channels quantised, as int16, every four in the order 0 2 1 3."""
     return _writer(v.I16, [4 * four + place for four in range(4) for place in (0, 2, 1, 3)])
@@ -263,20 +257,21 @@ def _writer(kind: Any, order: Any) -> Any:
 
     A quotient is that of a division, to the bit, in three operations of a cycle or less instead of
     one of sixteen: nearly right by the rounded inverse, then corrected by what is left over, which
-    a fused multiplication leaves exact (Markstein, 1990). `_division` keeps it from denormals.
+    a fused multiplication leaves exact (Markstein, 1990); `_count_in_lanes` keeps it from
+    denormals. What it is rounded by stays in the upper bits, which stores leave out and sums take
+    off at once.
     """
 
     def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
         totals, source, *factors, target = arguments
-        lift, divisor, inverse = (v.splat(b, factor) for factor in factors)
-        numbers = b.fmul(v.load(b, v.F32X16, source), lift)
+        divisor, inverse = (v.splat(b, factor) for factor in factors)
+        numbers = v.load(b, v.F32X16, source)
         near = b.fmul(numbers, inverse)
         left = v.fma(b, b.fneg(near), divisor, numbers)
         shifted = b.fadd(v.fma(b, left, inverse, near), v.constant(v.F32X16, float(ROUNDER)))
-        codes = b.sub(b.bitcast(shifted, v.I32X16), v.constant(v.I32X16, int(ROUNDER_BITS)))
+        codes = b.bitcast(shifted, v.I32X16)
         ordered = v.shuffled(b, codes, codes, order)
         v.store(b, b.trunc(ordered, v.lanes_of(kind)), target)
         return b.add(totals, codes)
 
-    floats = [types.float32] * 3
-    return v.INTS(v.INTS, types.int64, *floats, types.int64), emit
+    return v.INTS(v.INTS, types.int64, types.float32, types.float32, types.int64), emit

@@ -26,13 +26,13 @@ def recorded_claims(
     can_join: Callable[[Sequence[Operation]], bool] = can_join,
 ) -> tuple[Claim, ...]:
     """Return the claims, longest first; `rounded`: GEMMs see activations in bfloat16, `narrow`: so
-    does the attention of texts.
+    rounded or more, and so does the attention of texts.
 
     `tuner` chooses the GEMMs' kernels; `can_join` says of projections whether their weights may
     lie below one another.
     """
-    gemms = Gemms(PRODUCT, rounded, tuner)
-    exact = Gemms(EXACT_PRODUCT, False, tuner)
+    gemms = Gemms(PRODUCT, tuner, rounded=rounded, narrow=narrow)
+    exact = Gemms(EXACT_PRODUCT, tuner, rounded=False, narrow=False)
     return (
         Claim(
             "gated_linears",

@@ -32,10 +32,15 @@ def as_stacks(arrays: Sequence[Packable], layout: str) -> list[NDArray[Any]]:
 
 
 class Gemms:
-    """GEMMs with packed weights, by the kernels that `tuner` chose."""
+    """GEMMs with packed weights, by the kernels that `tuner` chose.
 
-    def __init__(self, layout: str, rounded: bool, tuner: GemmTuner) -> None:
-        self._layout, self._rounded, self._tuner = layout, rounded, tuner
+    `rounded`: they see activations in bfloat16. `narrow`: so rounded, or more, are the results of
+    activation functions, by the GEMMs that read them.
+    """
+
+    def __init__(self, layout: str, tuner: GemmTuner, *, rounded: bool, narrow: bool) -> None:
+        self._layout, self._tuner = layout, tuner
+        self._rounded, self._narrow = rounded, narrow
 
     def single(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """One GEMM."""
@@ -65,7 +70,8 @@ class Gemms:
     def activated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
         """A GEMM whose result goes through an activation on its way out."""
         weight, bias = self._weights(operations[:1], pack)
-        epilogue = Epilogue(bias, activation=str(operations[1].constant("act")))
+        act = str(operations[1].constant("act"))
+        epilogue = Epilogue(bias, activation=act, coarse=self._narrow)
         return Recorded(lambda to, x: (self._product(to, x, weight, epilogue),))
 
     def gated(self, operations: Sequence[Operation], pack: Pack) -> Recorded:
