@@ -26,13 +26,14 @@ from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.load.packed.packing import GROUPED, packing_of
 from spaninfer_engine.ops.table import Ops
 
-TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64, text_tokens=1024)
+TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64, text_tokens=768)
 """Decodes wait for the prompts beside them: in the bundled model, a step of 8 decodes takes 10 ms,
 64 tokens of prompts 23, 512 of them 168; that is 0.33 ms per token, not 0.36 (CPU time, EPYC).
 
-Steps of texts take some 0.6 ms of Python each while one core waits, and the last is seldom full: a
-book's 128 sentences take 1.07 times as long in steps of 512 (MiniLM-L6's shape, int8 per row, two
-cores of a Zen 4)."""
+Steps of texts take some 0.6 ms of Python each while one core waits, and the last is seldom full; in
+larger ones values leave the second caches. MiniLM-L6's shape, int8 per row: a book's 128 sentences
+take 1.07 times as long in steps of 512 tokens as of 1,024 (two cores of a Zen 4); 96 of them, and
+24 texts of 128 tokens, 1.04 times as long in steps of 1,024 as of 768 (two cores of a Zen 5)."""
 
 
 class TunedStart(HostStart[Any]):
