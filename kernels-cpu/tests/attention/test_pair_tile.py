@@ -12,6 +12,7 @@ from spaninfer_kernels_cpu.codegen.isa_level import active_level
 
 SIZES = [(32, 32), (64, 64), (96, 80), (32, 16), (128, 144)]
 PARTS = ((0, 33), (0, 1), (0, 2), (0, 300), (0, 64), (0, 17))
+KINDS = (np.float32, ml_dtypes.bfloat16)  # of keys and values
 
 
 def rounded(numbers):
@@ -24,28 +25,56 @@ def attended(query, keys, values, rows, scores):
     return out
 
 
-def close_to_rounded(case, seed=8):
+def close_to_rounded(case, kind, seed=8):
     """Weights are rounded by 2^-9 of themselves at most, beside values of which 4.5 is the most."""
     query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(seed))
-    query = rounded(query)
+    query, keys, values = rounded(query), rounded(keys), rounded(values)
     scores = replace(scores, scale=2.0**-3)  # rounding comes before or behind it
 
-    out = attended(query, keys, values, rows, replace(scores, narrow=True))
+    cache = keys.astype(kind), values.astype(kind)
+    out = attended(query, *cache, rows, replace(scores, narrow=True))
 
-    expected = definition(query, rounded(keys), rounded(values), rows, scores)
+    expected = definition(query, keys, values, rows, scores)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-2)
     np.testing.assert_allclose(np.abs(out - expected).mean(), 0, atol=1e-3)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("heads", [(3, 3), (8, 2)], ids=str)
-def test_it_computes_the_definition_of_rounded_numbers(sizes, heads):
-    close_to_rounded(Case(parts=PARTS, heads=heads, sizes=sizes, ahead=None))
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_computes_the_definition_of_rounded_numbers(sizes, heads, kind):
+    close_to_rounded(Case(parts=PARTS, heads=heads, sizes=sizes, ahead=None), kind)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.sizes[0] % 32 == 0], ids=str)
-def test_it_computes_every_kind_of_softmax(case):
-    close_to_rounded(case)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_computes_every_kind_of_softmax(case, kind):
+    close_to_rounded(case, kind)
+
+
+@pytest.mark.parametrize("count", [33, 64, 300])
+def test_operands_of_many_queries_are_rounded(count):
+    case = Case(parts=((0, count),), heads=(8, 2), sizes=(64, 64))
+    query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(4))
+    scores = replace(scores, scale=2.0**-3)
+
+    out = attended(query, keys, values, rows, replace(scores, narrow=True))
+
+    ours = active_level().bf16_dot == "vdpbf16ps"
+    operands = map(rounded, (query, keys, values)) if ours else (query, keys, values)
+    expected = definition(*operands, rows, scores)
+    np.testing.assert_allclose(np.abs(out - expected).mean(), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_queries_read_keys_and_values_as_without(kind):
+    case = Case(parts=((0, 1), (120, 2), (7, 1)), heads=(8, 2), sizes=(64, 64))
+    query, keys, values, rows, scores, _ = problem(case, np.random.default_rng(5))
+    cache = keys.astype(kind), values.astype(kind)
+
+    narrow = attended(query, *cache, rows, replace(scores, narrow=True))
+
+    np.testing.assert_array_equal(narrow, attended(query, *cache, rows, scores))
 
 
 def test_it_is_another_product_where_the_cpu_has_one_and_sizes_are_whole():

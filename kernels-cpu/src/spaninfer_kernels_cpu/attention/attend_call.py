@@ -28,6 +28,7 @@ from spaninfer_kernels_cpu.attention.spans import (
 from spaninfer_kernels_cpu.codegen.arguments import Arguments, Float32, Indirect
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import (
+    BFLOAT16,
     ELEMENTS,
     FLOAT16,
     FLOAT32,
@@ -254,7 +255,11 @@ def attend_calls(
 def has_pairs(keys: KVArray, values: KVArray) -> bool:
     """Return True if products of such keys and values may be of bfloat16 (`pair_tile`)."""
     whole = keys.size % PIECE == 0 and values.size % LANES == 0
-    return whole and keys.kind == FLOAT32 and active_level().bf16_dot == "vdpbf16ps"
+    return whole and _multiplies_pairs(keys.kind)
+
+
+def _multiplies_pairs(kind: Element) -> bool:
+    return kind in (FLOAT32, BFLOAT16) and active_level().bf16_dot == "vdpbf16ps"
 
 
 @variants
@@ -286,9 +291,13 @@ def _attend_kernel(kind: Element, by_pairs: bool) -> Kernel:
     return attend
 
 
-def attention_kernels(kind: str) -> tuple[Kernel, ...]:
-    """Return the kernels that attention over keys and values of a kind calls, by its name."""
-    return _attend_kernel(ELEMENTS[kind], False), _append_kernel(ELEMENTS[kind]), _merge
+def attention_kernels(kind: str, *, narrow: bool = False) -> tuple[Kernel, ...]:
+    """Return the kernels that attention over keys and values of a kind calls, by its name; those
+    of `narrow` scores where heads have whole pieces.
+    """
+    element = ELEMENTS[kind]
+    by_pairs = narrow and _multiplies_pairs(element)
+    return _attend_kernel(element, by_pairs), _append_kernel(element), _merge
 
 
 def demand_kind(kind: Element) -> None:

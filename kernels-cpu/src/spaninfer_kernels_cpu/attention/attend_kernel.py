@@ -7,7 +7,7 @@ times the query heads that share a key head. It goes over its tokens in blocks o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -225,13 +225,7 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
     _finish(task, operands, spans.value_size, softmax.sinks, scratch)
 
 
-def _choose_block(kernels: AttentionKernels) -> Any:
-    if kernels.by_pairs:
-        return _by_pairs
-    return _all_by_copies if kernels.kind.is_quantised else _few_in_place
-
-
-@specialized(_choose_block)
+@specialized(lambda kernels: _all_by_copies if kernels.kind.is_quantised else _few_in_place)
 def _over_block(
     kernels: AttentionKernels,
     task: Task,
@@ -254,8 +248,8 @@ def _few_in_place(
 ) -> None:
     """A few queries read keys and values where they lie, if vectors hold nothing else."""
     spans, queries = problem.spans, task.num_queries
-    if queries > MOST_QUERIES or spans.key_size % LANES or spans.value_size % PANEL:
-        _by_copies(kernels, task, begin, count, problem, scratch)
+    if not _reads_in_place(queries, spans):
+        _by_blocks(kernels, task, begin, count, problem, scratch)
         return
     score_in_place(kernels, Extent(queries, spans.key_size, count), scratch)
     soften(begin, count, task, problem.softmax, scratch)
@@ -270,11 +264,18 @@ def _all_by_copies(
     problem: Problem,
     scratch: Scratch,
 ) -> None:
-    _by_copies(kernels, task, begin, count, problem, scratch)
+    _by_blocks(kernels, task, begin, count, problem, scratch)
 
 
 @device_function
-def _by_copies(
+def _reads_in_place(num_queries: int, spans: CacheArrays) -> bool:
+    """Return True if so few queries read keys and values where they lie, unless these are codes."""
+    few = num_queries <= MOST_QUERIES
+    return few and spans.key_size % LANES == 0 and spans.value_size % PANEL == 0
+
+
+@specialized(lambda kernels: _by_pairs if kernels.by_pairs else _by_copies)
+def _by_blocks(
     kernels: AttentionKernels,
     task: Task,
     begin: int,
@@ -283,6 +284,17 @@ def _by_copies(
     scratch: Scratch,
 ) -> None:
     """Many queries share copies of keys and values, as products read weights."""
+    raise NotImplementedError("exists in Numba functions only")
+
+
+def _by_copies(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
     kind, spans, queries = kernels.kind, problem.spans, task.num_queries
     load_keys(kind, spans, count, scratch)
     score(kernels, Extent(queries, spans.key_size, count), scratch)
@@ -299,16 +311,15 @@ def _by_pairs(
     problem: Problem,
     scratch: Scratch,
 ) -> None:
-    """The same by products of bfloat16."""
     spans, queries = problem.spans, task.num_queries
-    load_key_pairs(spans, count, scratch)
+    load_key_pairs(kernels.kind, spans, count, scratch)
     score(kernels, Extent(queries, spans.key_size, count), scratch)
     if sees_all(begin, count, task, problem.softmax):
         weigh_as_pairs(queries, count, scratch)
     else:
         soften(begin, count, task, problem.softmax, scratch)
         narrow_weights(queries, scratch)
-    load_value_pairs(spans, count, scratch)
+    load_value_pairs(kernels.kind, spans, count, scratch)
     extent = Extent(queries, spans.value_size, count)
     add_values(kernels, extent, scratch, is_first=begin == task.begin)
 
@@ -320,21 +331,22 @@ def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scr
     size = spans.key_size
     width = (spans.value_size + PANEL - 1) // PANEL * PANEL
     first, into = operands.query + task.head * size * 4, scratch.queries
+    by_pairs = kernels.by_pairs and not _reads_in_place(task.num_queries, spans)
     for row in range(task.row, task.row + task.num_queries // task.num_heads):
         for head in range(task.num_heads):
             source = first + row * operands.query_stride + head * size * 4
-            into = copy_query(kernels, source, size, scale, into)
+            into = copy_query(kernels, source, size, scale, into, by_pairs)
     for n in range(task.num_queries):
         write(FLOAT32, scratch.peak, n, NOTHING_SEEN)
         write(FLOAT32, scratch.total, n, _ZERO)
-    if not kernels.by_pairs:
+    if not by_pairs:
         for i in range(task.num_queries * width):
             write(FLOAT32, scratch.sums, i, _ZERO)
 
 
 @specialized(lambda kernels: _as_pairs if kernels.by_pairs else _as_floats)
 def copy_query(
-    kernels: AttentionKernels, source: int, size: int, scale: np.float32, into: int
+    kernels: AttentionKernels, source: int, size: int, scale: np.float32, into: int, by_pairs: bool
 ) -> int:
     """Write a query, scaled, as products read it; return the address behind it."""
     raise NotImplementedError("exists in Numba functions only")
@@ -346,7 +358,10 @@ def _as_pairs(
     size: int,
     scale: np.float32,
     into: int,
+    by_pairs: bool,
 ) -> int:
+    if not by_pairs:
+        return _copy_floats(source, size, scale, into)
     for channel in range(0, size, PIECE):
         narrow_piece(source + channel * 4, scale, into + channel * 2)
     return into + size * 2
@@ -358,7 +373,13 @@ def _as_floats(
     size: int,
     scale: np.float32,
     into: int,
+    by_pairs: bool,  # noqa: ARG001
 ) -> int:
+    return _copy_floats(source, size, scale, into)
+
+
+@device_function
+def _copy_floats(source: int, size: int, scale: np.float32, into: int) -> int:
     for i in range(size):
         write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
     return into + size * 4

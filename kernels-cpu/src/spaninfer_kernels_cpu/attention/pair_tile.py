@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.attention.kv_tile import TOKENS, transposed
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
 from spaninfer_kernels_cpu.codegen import vectors as v
 from spaninfer_kernels_cpu.codegen.device_function import device_function
-from spaninfer_kernels_cpu.codegen.elements import read_int64, smaller
+from spaninfer_kernels_cpu.codegen.elements import Element, read_int64, smaller
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
@@ -27,16 +27,17 @@ _HALF_PIECE = ir.VectorType(v.I32, 8)
 
 
 @device_function
-def load_key_pairs(spans: CacheArrays, count: int, scratch: Scratch) -> None:
-    """Write keys[D / 2, 64] of a block; D is a multiple of PIECE."""
+def load_key_pairs(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
+    """Write keys[D / 2, 64] of a block, of float32 or bfloat16; D is a multiple of PIECE."""
     for token in range(0, count, TOKENS):
         rows, into = scratch.rows + token * 8, scratch.keys + token * 4
         for channel in range(0, spans.key_size, PIECE):
-            _transpose_pairs(rows, channel * 4, into + channel // 2 * STEP_BYTES)
+            offset = channel * kind.bits // 8
+            _transpose_pairs(kind, rows, offset, into + channel // 2 * STEP_BYTES)
 
 
 @device_function
-def load_value_pairs(spans: CacheArrays, count: int, scratch: Scratch) -> None:
+def load_value_pairs(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
     """Write values[ceil(E / 64) 64 64] of a block, two a row, an odd one beside zeros; E is a
     multiple of 16.
     """
@@ -47,8 +48,8 @@ def load_value_pairs(spans: CacheArrays, count: int, scratch: Scratch) -> None:
         for block in range(spans.value_size // LANES):
             panel, place = block // (PANEL // LANES), block % (PANEL // LANES)
             out = into + panel * PANEL * STEP_BYTES + place * BLOCK_BYTES
-            offset = block * LANES * 4
-            _write_pairs(row + offset, other + offset, token + 1 < count, out)
+            offset = block * LANES * kind.bits // 8
+            _write_pairs(kind, row + offset, other + offset, token + 1 < count, out)
 
 
 @device_function
@@ -77,39 +78,42 @@ def narrow_piece(_context: Any, _source: Any, _scale: Any, _out: Any) -> Any:
 
 
 @intrinsic
-def _transpose_pairs(_context: Any, _rows: Any, _offset: Any, _out: Any) -> Any:
+def _transpose_pairs(_context: Any, kind: Any, _rows: Any, _offset: Any, _out: Any) -> Any:
     """Write PIECE channels of 16 keys: a pair of channels is a row of 16 at out + 256 i.
 
     At `rows` are 16 addresses (int64); `offset` is added to each.
     """
+    element: Element = kind.value
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        rows, offset, out = arguments
+        _, rows, offset, out = arguments
         keys = [b.add(v.load(b, v.I64, v.at(b, rows, 8 * i)), offset) for i in range(TOKENS)]
         for half in range(2):
-            pieces = [_pairs_at(b, v.at(b, key, BLOCK_BYTES * half)) for key in keys]
+            place = LANES * element.bits // 8 * half
+            pieces = [_pairs_at(b, element, v.at(b, key, place)) for key in keys]
             joined = [v.joined(b, *pair) for pair in zip(pieces[:8], pieces[8:], strict=True)]
             for number, unit in enumerate(transposed(b, joined), 8 * half):
                 v.store(b, unit, v.at(b, out, STEP_BYTES * number))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 3), emit
+    return types.void(kind, *[types.int64] * 3), emit
 
 
 @intrinsic
-def _write_pairs(_context: Any, _one: Any, _other: Any, _both: Any, _out: Any) -> Any:
+def _write_pairs(_context: Any, kind: Any, _one: Any, _other: Any, _both: Any, _out: Any) -> Any:
     """Write 16 channels of two values as pairs; without `both`, of one and of zeros."""
+    element: Element = kind.value
 
     def emit(context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
-        one, other, both, out = arguments
-        low = v.load(b, v.F32X16, one)
-        high = b.select(both, v.load(b, v.F32X16, other), v.constant(v.F32X16, 0.0))
+        _, one, other, both, out = arguments
+        low, high = _narrow_at(b, element, one), _narrow_at(b, element, other)
+        high = b.select(both, high, v.constant(v.I16X16, 0))
         lanes = [lane + LANES * place for lane in range(LANES) for place in range(2)]
-        pairs = v.shuffled(b, v.to_bf16(b, low), v.to_bf16(b, high), lanes)
+        pairs = v.shuffled(b, low, high, lanes)
         v.store(b, pairs, out)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.boolean, types.int64), emit
+    return types.void(kind, types.int64, types.int64, types.boolean, types.int64), emit
 
 
 @intrinsic
@@ -128,6 +132,13 @@ def _narrow_row(_context: Any, _row: Any) -> Any:
     return types.void(types.int64), emit
 
 
-def _pairs_at(b: Builder, address: Value) -> Value:
-    """Return 16 float32 at an address as eight pairs of bfloat16."""
-    return b.bitcast(v.to_bf16(b, v.load(b, v.F32X16, address)), _HALF_PIECE)
+def _pairs_at(b: Builder, element: Element, address: Value) -> Value:
+    """Return 16 numbers at an address as eight pairs of bfloat16."""
+    return b.bitcast(_narrow_at(b, element, address), _HALF_PIECE)
+
+
+def _narrow_at(b: Builder, element: Element, address: Value) -> Value:
+    """Return 16 numbers at an address, float32 or bfloat16, as the bits of bfloat16."""
+    if element.name == "bfloat16":
+        return v.load(b, v.I16X16, address)
+    return b.bitcast(v.to_bf16(b, v.load(b, v.F32X16, address)), v.I16X16)

@@ -44,8 +44,11 @@ def append(operation: Operation, _pack: Pack) -> Write:
     return write
 
 
-def attend(operation: Operation, pack: Pack) -> Write:
-    """Return attention of queries over the spans of a layer."""
+def attend(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
+    """Return attention of queries over the spans of a layer.
+
+    With `narrow` the products of prompts may be of bfloat16.
+    """
     scoring = operation.scoring()
     sinks = pack(operation.weights, "wide") if operation.weights else None
 
@@ -53,9 +56,7 @@ def attend(operation: Operation, pack: Pack) -> Write:
         spans = _spans(operation, to)
         heads = query.shape[0]
         out = to.new(heads, spans.values.size, per_logit=False)
-        scores = scores_of(heads, scoring)
-        if sinks is not None:
-            scores = replace(scores, sinks=sinks)
+        scores = replace(scores_of(heads, scoring), sinks=sinks, narrow=narrow)
         group = heads // spans.keys.numbers.shape[2]
         kind = PlanKind(group, scoring.window or 0, chunked=scoring.chunked)
         plan = to.inputs.plan(kind, 4 * heads * (spans.values.size + PART_NUMBERS))

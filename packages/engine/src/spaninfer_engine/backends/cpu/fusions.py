@@ -26,7 +26,7 @@ def recorded_claims(
     can_join: Callable[[Sequence[Operation]], bool] = can_join,
 ) -> tuple[Claim, ...]:
     """Return the claims, longest first; `rounded`: GEMMs see activations in bfloat16, `narrow`: so
-    rounded or more, and so does the attention of texts.
+    rounded or more, and so does the attention of prompts and texts.
 
     `tuner` chooses the GEMMs' kernels; `can_join` says of projections whether their weights may
     lie below one another.
@@ -62,6 +62,7 @@ def recorded_claims(
             linear_attention.convolve_silu,
             lambda operations: operations[1].constant("act") == "silu",
         ),
+        _claim("y = attend q", partial(attention.attend, narrow=narrow)),
         _claim("y = attend_ragged q k v", partial(attention.ragged, narrow=narrow)),
         *(_claim(pattern, build) for pattern, build in _SINGLE),
     )
@@ -105,7 +106,6 @@ _SINGLE: tuple[tuple[str, Callable[[Operation, Pack], Write]], ...] = (
     ("y = llama4_scale x", heads.llama4_scale),
     ("append k v", attention.append),
     ("append k", attention.append),
-    ("y = attend q", attention.attend),
     ("s = select_keys q w", attention.select_keys),
     ("y = attend_selected q s", attention.attend_selected),
     ("y = convolve x", linear_attention.convolve),

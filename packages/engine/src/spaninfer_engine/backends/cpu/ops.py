@@ -87,8 +87,8 @@ class CpuOps(ReferenceOps):
     """ops.table.Ops on numpy arrays of float32, on the threads of a team.
 
     GEMMs see activations in `dtype`, everything else sees them in float32, but for the attention of
-    texts, whose products round as much as the GEMMs' at least leave; weights are packed in the
-    forms `weights`; the KV cache is stored in `kv_dtype`.
+    prompts and texts, whose products round as much as the GEMMs' at least leave; weights are packed
+    in the forms `weights`; the KV cache is stored in `kv_dtype`.
     `on_progress` reports kernels that are compiled while a step waits. `tuner` chooses the
     GEMMs' kernels.
     """
@@ -108,9 +108,10 @@ class CpuOps(ReferenceOps):
         super().__init__("float32")
         self._tuner = tuner or GemmTuner()
         rounded = dtype == "bfloat16"
+        self._narrow = rounded or weights.rounds_activations
         self.claims = recorded_claims(
             rounded=rounded,
-            narrow=rounded or weights.rounds_activations,
+            narrow=self._narrow,
             tuner=self._tuner,
             can_join=self._can_join,
         )
@@ -126,7 +127,8 @@ class CpuOps(ReferenceOps):
         or keys and values that this CPU has none for.
         """
         try:
-            wanted = [*attention_kernels(self._kv_dtype), sampling_kernel(), logprobs_kernel()]
+            attending = attention_kernels(self._kv_dtype, narrow=self._narrow)
+            wanted = [*attending, sampling_kernel(), logprobs_kernel()]
         except IsaLevelError as lacking:  # what SPANINFER_CPU_TIER names, or what float16 needs
             raise ConfigError(str(lacking)) from lacking
         self._compilers.begin(wanted)
