@@ -132,14 +132,15 @@ def _attend_selected(
     """[N H E]: query[N H D] over the positions selected[N k] of requests with tables[N M]."""
     keys, values = cache
     _, span_len, kv_heads, size = keys.shape
+    last = tables.shape[1] * span_len - 1  # beyond it are positions that no kernel has written yet
     rows = max(1, MAX_SCORES // (selected.shape[1] * max(query.shape[1], kv_heads * size)))
     pieces = []
     for q, table, places in zip(
         *(torch.split(each, rows) for each in (query, tables, selected)), strict=True
     ):
-        known = places.clamp(min=0).long()
+        known = places.clamp(0, last).long()
         spans, slots = table.gather(1, known // span_len).long(), known % span_len
-        last = (places >= 0).sum(-1, keepdim=True) - 1  # they are in front of those of -1
-        key, value = keys[spans, slots], values[spans, slots]
-        pieces.append(attend_keys(q[:, None], key, value, Seen(last, last), Scoring(scale))[:, 0])
+        newest = (places >= 0).sum(-1, keepdim=True) - 1  # they are in front of those of -1
+        key, value, seen = keys[spans, slots], values[spans, slots], Seen(newest, newest)
+        pieces.append(attend_keys(q[:, None], key, value, seen, Scoring(scale))[:, 0])
     return torch.cat(pieces)

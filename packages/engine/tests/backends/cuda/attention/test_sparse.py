@@ -185,3 +185,21 @@ def test_while_nothing_has_written_bounds_every_row_is_one_of_the_slices() -> No
 
     rows: list[Any] = [part.readers.table_rows for part in parts]
     assert all(set(row.tolist()) <= set(slices.rows.tolist()) for row in rows)
+
+
+def test_positions_that_nothing_has_written_lead_to_no_other_memory() -> None:
+    from spaninfer_engine.backends.torch.sparse_attention import attend_selected_rows
+
+    cache, tables = _cache(12, 8, 2), torch.zeros(3, COLUMNS, dtype=torch.int32)
+    selected = torch.tensor([[2**31 - 1, -(2**31), 7]] * 3, dtype=torch.int32)
+
+    read = attend_selected_rows(
+        torch.zeros(3, 2, 12),
+        (cache.keys[0], cache.values[0]),
+        tables,
+        torch.full((3,), 25, dtype=torch.int32),
+        selected,
+        SCALE,
+    )
+
+    assert read.shape == (3, 2, 8)
