@@ -22,6 +22,7 @@ from spaninfer_kernels_cpu.attention.attention_plan import (
     plan_attention,
     plan_selected,
 )
+from spaninfer_kernels_cpu.attention.few_queries import reads_in_place
 from spaninfer_kernels_cpu.attention.kv_array import KVArray
 from spaninfer_kernels_cpu.attention.scores import Scores, ahead_of
 from spaninfer_kernels_cpu.attention.select_call import (
@@ -238,6 +239,7 @@ __all__ = [
     "plan_selection",
     "plan_states",
     "read_gbps",
+    "reads_in_place",
     "relative",
     "rms_norm_call",
     "rope_call",

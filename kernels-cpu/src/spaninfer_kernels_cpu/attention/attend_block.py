@@ -147,6 +147,14 @@ def scratch_at(memory: int, key_size: int, value_size: int) -> tuple[Scratch, in
 # ---- keys and values ---------------------------------------------------------------------------
 
 
+class Place(NamedTuple):
+    """A token's slot in a span, and the head whose key and value are read."""
+
+    span: int
+    slot: int
+    kv_head: int
+
+
 @device_function
 def find_rows(
     table: int, spans: CacheArrays, kv_head: int, begin: int, count: int, scratch: Scratch
@@ -155,7 +163,8 @@ def find_rows(
     token, index, slot = 0, begin // spans.span_len, begin % spans.span_len
     while token < count:
         stop = smaller(count, token + spans.span_len - slot)
-        _note_rows(token, stop, spans, read_index(table, index), slot, kv_head, scratch)
+        place = Place(read_index(table, index), slot, kv_head)
+        _note_rows(token, stop, spans, place, scratch)
         token, index, slot = stop, index + 1, 0
     _repeat_last(count, scratch)
 
@@ -168,23 +177,20 @@ def find_selected(
     for token in range(count):
         position = read_index(positions, token)
         span = read_index(table, position // spans.span_len)
-        slot = position % spans.span_len
-        _note_rows(token, token + 1, spans, span, slot, kv_head, scratch)
+        place = Place(span, position % spans.span_len, kv_head)
+        _note_rows(token, token + 1, spans, place, scratch)
     _repeat_last(count, scratch)
 
 
 @device_function
-def _note_rows(
-    first: int, stop: int, spans: CacheArrays, span: int, slot: int, kv_head: int, scratch: Scratch
-) -> None:
-    """Write where keys and values of a block's tokens lie, which are neighbours in a span from
-    `slot` on; of codes also where the values' scales do, and the scales of the keys.
+def _note_rows(first: int, stop: int, spans: CacheArrays, place: Place, scratch: Scratch) -> None:
+    """Write where keys and values of a block's tokens lie, which are neighbours from `place` on; of
+    codes also where the values' scales do, and the scales of the keys.
     """
+    span, slot, kv_head = place
     places = numbers_at(scratch.rows, 3 * PANEL, np.int64)
-    key, value = (
-        place_of(spans.keys, span, slot, kv_head),
-        place_of(spans.values, span, slot, kv_head),
-    )
+    key = place_of(spans.keys, span, slot, kv_head)
+    value = place_of(spans.values, span, slot, kv_head)
     for token in range(first, stop):
         places[token] = key + (token - first) * spans.keys.token
         places[PANEL + token] = value + (token - first) * spans.values.token

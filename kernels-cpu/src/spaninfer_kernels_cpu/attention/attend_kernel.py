@@ -28,8 +28,8 @@ from spaninfer_kernels_cpu.attention.attend_gemm import add_values, score
 from spaninfer_kernels_cpu.attention.attention_kernels import AttentionKernels
 from spaninfer_kernels_cpu.attention.attention_plan import ITEM_NUMBERS, QUERIES
 from spaninfer_kernels_cpu.attention.few_queries import (
-    MOST_QUERIES,
     add_values_in_place,
+    reads_in_place,
     score_in_place,
 )
 from spaninfer_kernels_cpu.attention.pair_tile import (
@@ -53,7 +53,7 @@ from spaninfer_kernels_cpu.codegen.elements import (
 )
 from spaninfer_kernels_cpu.codegen.exponential import exp
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, STEP_BYTES
+from spaninfer_kernels_cpu.quantisation.layout import PANEL, STEP_BYTES
 
 PART_NUMBERS = 2  # peak and total, in front of the sums of a part
 
@@ -248,7 +248,7 @@ def _few_in_place(
 ) -> None:
     """A few queries read keys and values where they lie, if vectors hold nothing else."""
     spans, queries = problem.spans, task.num_queries
-    if not _reads_in_place(queries, spans):
+    if not reads_in_place(queries, spans.key_size, spans.value_size):
         _by_blocks(kernels, task, begin, count, problem, scratch)
         return
     score_in_place(kernels, Extent(queries, spans.key_size, count), scratch)
@@ -265,13 +265,6 @@ def _all_by_copies(
     scratch: Scratch,
 ) -> None:
     _by_blocks(kernels, task, begin, count, problem, scratch)
-
-
-@device_function
-def _reads_in_place(num_queries: int, spans: CacheArrays) -> bool:
-    """Return True if so few queries read keys and values where they lie, unless these are codes."""
-    few = num_queries <= MOST_QUERIES
-    return few and spans.key_size % LANES == 0 and spans.value_size % PANEL == 0
 
 
 @specialized(lambda kernels: _by_pairs if kernels.by_pairs else _by_copies)
@@ -331,7 +324,8 @@ def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scr
     size = spans.key_size
     width = (spans.value_size + PANEL - 1) // PANEL * PANEL
     first, into = operands.query + task.head * size * 4, scratch.queries
-    by_pairs = kernels.by_pairs and not _reads_in_place(task.num_queries, spans)
+    in_place = reads_in_place(task.num_queries, size, spans.value_size)
+    by_pairs = kernels.by_pairs and not in_place
     for row in range(task.row, task.row + task.num_queries // task.num_heads):
         for head in range(task.num_heads):
             source = first + row * operands.query_stride + head * size * 4

@@ -22,7 +22,7 @@ from spaninfer_kernels_cpu.attention.attention_kernels import (
 )
 from spaninfer_kernels_cpu.attention.kv_tile import load_numbers
 from spaninfer_kernels_cpu.codegen import vectors as v
-from spaninfer_kernels_cpu.codegen.device_function import device_function
+from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import Element, read_int64
 from spaninfer_kernels_cpu.codegen.vectors import Builder, Value, intrinsic
 from spaninfer_kernels_cpu.gemm.register_tile import (
@@ -36,6 +36,12 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
 from spaninfer_kernels_cpu.quantisation.layout import LANES, PANEL, STEP_BYTES
 
 MOST_QUERIES = 8  # of a task that reads keys and values in place
+
+
+@host_device_function
+def reads_in_place(num_queries: int, key_size: int, value_size: int) -> bool:
+    """Return True if so few queries read keys and values where they lie, unless these are codes."""
+    return num_queries <= MOST_QUERIES and key_size % LANES == 0 and value_size % PANEL == 0
 
 
 @device_function

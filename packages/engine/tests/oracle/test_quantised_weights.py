@@ -11,6 +11,10 @@ from noise import DENSE, ROUTED, rms
 WIDE = [name for name in (*DENSE, *ROUTED) if name.startswith("wide ")]
 MOST = {"int8": 0.5, "int4": 0.05, "iq4_nl": 0.05}
 """What tipped codes may make, as a part of what coding costs; a token may be routed elsewhere."""
+EXACT, COARSE = 1e-5, 2e-4
+"""What is left of logits where no code tips; gelu is within 2e-5 where its results become codes,
+which changes scales of groups whose largest number it is.
+"""
 
 
 @pytest.mark.parametrize(
@@ -26,16 +30,21 @@ def test_quantised_models_agree_with_the_definition(
     """Sums in another order tip an activation's code now and then: that is all that differs.
 
     A tipped code is an error like that of coding, so some remains; rows without one are exact.
+    Prompts, whose attention may be of bfloat16, lose a tenth more at most.
     """
     case = load(name)
     golden = case.golden()
     exact = case.model.on(f"reference {kind}", case.num_spans)
     runner = case.model.on(f"cpu {kind}", case.num_spans)
+    prompts = case.model.on(f"cpu {kind}", case.num_spans)
 
     exact.prefill(1, golden.prompt, chunk=300)  # each step codes all weights anew
-    runner.prefill(1, golden.prompt, chunk=8)  # CPUs with tiles multiply more by rounded numbers
+    runner.prefill(1, golden.prompt, chunk=1)  # more are multiplied by rounded numbers on some CPUs
+    prompts.prefill(1, golden.prompt, chunk=300)
 
     lost = rms(exact.logits(1) - golden.logits)
     difference = runner.logits(1) - exact.logits(1)
-    assert min(map(rms, difference)) < 1e-5 * rms(golden.logits)
+    most = COARSE if name.startswith("falcon") else EXACT
+    assert min(map(rms, difference)) < most * rms(golden.logits)
     assert rms(difference) < (0.5 if name in ROUTED else MOST[kind]) * lost
+    assert rms(prompts.logits(1) - golden.logits) < 1.1 * lost

@@ -18,6 +18,7 @@ from spaninfer_kernels_cpu import (
     ahead_of,
     append_call,
     attend_calls,
+    reads_in_place,
     select_calls,
 )
 from spaninfer_op_reference import alibi_slopes, to_bfloat16
@@ -47,7 +48,8 @@ def append(operation: Operation, _pack: Pack) -> Write:
 def attend(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
     """Return attention of queries over the spans of a layer.
 
-    With `narrow` the products of prompts may be of bfloat16.
+    With `narrow` the products of prompts may be of bfloat16, where decodes read keys in place and
+    are as exact as without.
     """
     scoring = operation.scoring()
     sinks = pack(operation.weights, "wide") if operation.weights else None
@@ -56,8 +58,9 @@ def attend(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
         spans = _spans(operation, to)
         heads = query.shape[0]
         out = to.new(heads, spans.values.size, per_logit=False)
-        scores = replace(scores_of(heads, scoring), sinks=sinks, narrow=narrow)
         group = heads // spans.keys.numbers.shape[2]
+        is_exact = reads_in_place(group, spans.keys.size, spans.values.size)
+        scores = replace(scores_of(heads, scoring), sinks=sinks, narrow=narrow and is_exact)
         kind = PlanKind(group, scoring.window or 0, chunked=scoring.chunked)
         plan = to.inputs.plan(kind, 4 * heads * (spans.values.size + PART_NUMBERS))
         to.calls += attend_calls(
