@@ -225,7 +225,7 @@ def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Sc
     _finish(task, operands, spans.value_size, softmax.sinks, scratch)
 
 
-@specialized(lambda kernels: _all_by_copies if kernels.kind.is_quantised else _few_in_place)
+@specialized(lambda kernels: _by_copies if kernels.kind.is_quantised else _few_in_place)
 def _over_block(
     kernels: AttentionKernels,
     task: Task,
@@ -254,17 +254,6 @@ def _few_in_place(
     score_in_place(kernels, Extent(queries, spans.key_size, count), scratch)
     soften(begin, count, task, problem.softmax, scratch)
     add_values_in_place(kernels, Extent(queries, spans.value_size, count), scratch)
-
-
-def _all_by_copies(
-    kernels: AttentionKernels,
-    task: Task,
-    begin: int,
-    count: int,
-    problem: Problem,
-    scratch: Scratch,
-) -> None:
-    _by_blocks(kernels, task, begin, count, problem, scratch)
 
 
 @specialized(lambda kernels: _by_pairs if kernels.by_pairs else _by_copies)

@@ -44,6 +44,7 @@ def test_slices_begin_at_spans_of_their_own_and_padding_lies_behind_them(counts,
         begins.append(span)
         expected.extend(span * SPAN_LEN + np.arange(count))
         span += -(-count // SPAN_LEN)
+    np.testing.assert_array_equal(found.counts, counts)
     np.testing.assert_array_equal(found.begins, begins)
     np.testing.assert_array_equal(found.slots[: sum(counts)], expected)
     assert (found.slots[sum(counts) :] >= span * SPAN_LEN).all()

@@ -124,9 +124,10 @@ class HeadKeys:
 
 
 class TokenSlots(NamedTuple):
-    """Slots[T] of the tokens of slices, each of which begins at its span begins[R]."""
+    """Slots[T] of the tokens of slices, which are counts[R], each from its span begins[R] on."""
 
     slots: Tensor
+    counts: Tensor
     begins: Tensor
     capacity: int
 
@@ -143,7 +144,7 @@ class TokenSlots(NamedTuple):
         places = torch.arange(num_tokens, dtype=torch.int32, device=bounds.device)
         which = torch.searchsorted(bounds[1:].contiguous(), places, right=True)
         slots = begins[which] * _SPAN_LEN + places - bounds[which]
-        return cls(slots, begins[:-1], num_tokens + (_SPAN_LEN - 1) * len(counts))
+        return cls(slots, counts, begins[:-1], num_tokens + (_SPAN_LEN - 1) * len(counts))
 
 
 class NewTokens:
@@ -157,7 +158,7 @@ class NewTokens:
         new = TokenSlots.of(bounds, len(slices.slots[0]) - first)
         self._slots = new.slots
         self._keys = HeadKeys(kernels, sizes, new.capacity, lse=not self.is_all, causal=True)
-        self._keys.plan(bounds, bounds.diff(), new.begins, len(new.slots))
+        self._keys.plan(bounds, new.counts, new.begins, len(new.slots))
 
     def attend(
         self, query: Tensor, latents: Latents, ups: Ups, scale: float, out: Read | None = None
