@@ -33,9 +33,8 @@ def available_bytes() -> int:
     The kernel's estimate where there is one (Linux), else half of the physical memory; never more
     than what the control groups around it still grant, or its address space (`ulimit -v`).
     """
-    estimate, limit = _meminfo(), _address_space()
+    estimate, left = _meminfo(), address_space_left()
     granted = cgroup_bytes(cgroup_folders("memory"))
-    left = None if limit is None else max(0, limit - _mapped_bytes())
     known = [each for each in (estimate, granted) if each is not None]
     return min([*(known or [_physical_bytes() // 2]), *([] if left is None else [left])])
 
@@ -49,6 +48,12 @@ def total_bytes() -> int:
     texts = [text_of(folder / name[0]) or "" for folder in folders for name in (_V2, _V1)]
     limits = [int(text) for text in texts if text.strip().isdigit()]
     return min([_physical_bytes(), *limits, *filter(None, [_address_space()])])
+
+
+def address_space_left() -> int | None:
+    """Return what this process may still map; None without a limit."""
+    limit = _address_space()
+    return None if limit is None else max(0, limit - _mapped_bytes())
 
 
 def _address_space() -> int | None:

@@ -57,7 +57,7 @@ from spaninfer_engine.startup.limits import (
 from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_encoded, media_setup
 from spaninfer_engine.startup.model import locate, resolve_decoder, resolve_model
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
-from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.shortage import refuse_narrow_address_space, shortage_named
 from spaninfer_engine.startup.towers import open_towers
 from spaninfer_engine.startup.weight_formats import describe_formats, formats_of
 from spaninfer_engine.startup.weight_memory import StoredWeights, refuse_oversized
@@ -72,6 +72,7 @@ def build(asked: EngineConfig, progress: Progress = silent, rank: Rank = ALONE) 
 
     Raises ConfigError for what was asked, CheckpointError for what is on disk.
     """
+    refuse_narrow_address_space()
     if rank.count > 1:
         raise ConfigError(
             f"rank {rank.index} of {rank.count} was requested, but a model runs in one "

@@ -28,7 +28,7 @@ from spaninfer_engine.startup.build import open_on_cpu
 from spaninfer_engine.startup.compute import refuse_group
 from spaninfer_engine.startup.model import locate, resolve_decoder
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
-from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.shortage import refuse_narrow_address_space, shortage_named
 from spaninfer_engine.startup.weight_formats import formats_of
 from spaninfer_engine.tools.rounded_folder import RoundedWeights, rounded_names, write_rounded
 
@@ -58,6 +58,7 @@ def convert(
     what quantising changed of each tensor. Raises ConfigError for what was asked, and where `out`
     cannot be written; for what is on disk CheckpointError.
     """
+    refuse_narrow_address_space()
     asked = EngineConfig(
         model=model, quantize=quantize, quantize_group=quantize_group, spec=spec, backend="cpu"
     )

@@ -16,7 +16,7 @@ from spaninfer_engine.program.packer import Packer
 from spaninfer_engine.startup.build import mapped, open_on_cpu
 from spaninfer_engine.startup.model import locate
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
-from spaninfer_engine.startup.shortage import shortage_named
+from spaninfer_engine.startup.shortage import refuse_narrow_address_space, shortage_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def tune(asked: EngineConfig, progress: Progress = silent) -> Tuning:
     Later starts with the same weights use them. Raises ConfigError for what was asked,
     CheckpointError for what is on disk.
     """
+    refuse_narrow_address_space()
     path, _ = locate(asked.model)
     with open_checkpoint(path) as checkpoint:
         reader = checkpoint.reader
