@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from code_forms import FORMS
-from spaninfer_kernels_cpu import Format, MicroKernels
+from spaninfer_kernels_cpu import Format, MicroKernels, pack
 from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS
 from spaninfer_kernels_cpu.gemm.tuning import (
     BOUND,
@@ -14,6 +15,7 @@ from spaninfer_kernels_cpu.gemm.tuning import (
     candidates,
     choose,
     is_within,
+    weights_within,
 )
 
 LEVELS = {level.name: level for level in ISA_LEVELS}
@@ -160,3 +162,29 @@ def test_kernels_that_see_activations_by_records_are_as_like_others_as_expanded_
 
     assert bound_of(avx2, vnni) == bound_of(vnni, avx2) == bound
     assert bound_of(avx2, avx2) == BOUND
+
+
+def weights(*outputs):
+    return [pack(np.zeros((each, 64), np.float32), Format("float32")) for each in outputs]
+
+
+def outputs_within(found, num_bytes):
+    return [each.layout.outputs for each in weights_within(found, num_bytes)]
+
+
+def test_weights_of_every_shape_are_timed_then_more_that_fit():
+    found = weights(128, 64, 128, 64, 128)
+    of_64 = found[1].panels.nbytes
+
+    assert outputs_within(found, 5 * of_64) == [64, 128, 128]
+    assert outputs_within(found, 100 * of_64) == [64, 128, 128, 64, 128]
+
+
+def test_a_head_that_does_not_fit_leaves_room_for_the_other_weights():
+    found = weights(64, 6400, 64, 64)
+
+    assert outputs_within(found, 3 * found[0].panels.nbytes) == [64, 64, 64]
+
+
+def test_one_weight_is_timed_however_large_it_is():
+    assert outputs_within(weights(128), 1) == [128]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +19,16 @@ from spaninfer_kernels_cpu.gemm.tuning import (
     Seconds,
     bound_of,
     is_within,
+    weights_within,
 )
 from spaninfer_kernels_cpu.quantisation.packed import Packed
 from spaninfer_kernels_cpu.runtime.call import Matrix, Script
 from spaninfer_kernels_cpu.runtime.compilers import MOST, Compilers, OnProgress
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
-FEW_BYTES = 96 << 20  # of weights that few rows are multiplied by: more than caches hold
+FEW_BYTES = 256 << 20
+"""Of weights that few rows are multiplied by, from memory as in a step. An L3 cache of 480 MB held 96
+of them, at 52 GB/s where memory gives 33 (two CPUs of a Xeon)."""
 MANY_BYTES = 6 << 20  # and many rows: 64 of them take as long
 TURNS = 15
 """Of each candidate; the least time counts, since neighbours on the machine only take some."""
@@ -94,7 +97,7 @@ class _Timed:
     def __init__(self, candidate: Candidate, weights: Sequence[Packed], rounded: bool) -> None:
         self.name, self._candidate = candidate.name, candidate
         self._products = {
-            rows: _Products(candidate, list(_first(weights, _bytes(rows))), rounded, rows)
+            rows: _Products(candidate, list(weights_within(weights, _bytes(rows))), rounded, rows)
             for rows in ROWS
         }
         self._taken: dict[int, list[float]] = {rows: [] for rows in ROWS}
@@ -152,22 +155,6 @@ class _Products:
 
 def _bytes(rows: int) -> int:
     return FEW_BYTES if rows in FEW_ROWS else MANY_BYTES
-
-
-def _first(weights: Sequence[Packed], num_bytes: int) -> Iterator[Packed]:
-    """Yield weights of every shape, then more, up to that many bytes; one at least."""
-    shapes = {weight.layout: weight for weight in reversed(weights)}
-    rest = [weight for weight in weights if shapes[weight.layout] is not weight]
-    left = num_bytes
-    for number, weight in enumerate(sorted(shapes.values(), key=_size) + rest):
-        left -= weight.panels.nbytes
-        if number and left < 0:
-            return
-        yield weight
-
-
-def _size(weight: Packed) -> int:
-    return weight.panels.nbytes
 
 
 def _is_near(ours: NDArray[np.float32], theirs: NDArray[np.float32], bound: float) -> bool:

@@ -21,6 +21,7 @@ from spaninfer_kernels_cpu.gemm.micro_kernel_choice import (
     small_tile,
 )
 from spaninfer_kernels_cpu.quantisation.layout import Format
+from spaninfer_kernels_cpu.quantisation.packed import Packed
 
 FEW_ROWS = (1, 4, 8)
 MANY_ROWS = (64,)
@@ -211,6 +212,25 @@ def _go_together(one: MicroKernel, many: MicroKernel) -> bool:
 def _prepared(micro: MicroKernel) -> object:
     """Return what activations are prepared by."""
     return micro.row_bytes, micro.parts, micro.has_whole_scales
+
+
+def weights_within(weights: Sequence[Packed], num_bytes: int) -> Iterator[Packed]:
+    """Yield weights of every shape, then more, of that many bytes together; one at least.
+
+    Those that no longer fit are passed over: a head alone may have more bytes, and without the rest
+    the small weights would be timed from caches.
+    """
+    shapes = {weight.layout: weight for weight in reversed(weights)}
+    rest = [weight for weight in weights if shapes[weight.layout] is not weight]
+    left = num_bytes
+    for number, weight in enumerate(sorted(shapes.values(), key=_size) + rest):
+        if number == 0 or _size(weight) <= left:
+            left -= _size(weight)
+            yield weight
+
+
+def _size(weight: Packed) -> int:
+    return weight.panels.nbytes
 
 
 def is_within(spent_s: float, longest_s: float, budget_s: float) -> bool:
