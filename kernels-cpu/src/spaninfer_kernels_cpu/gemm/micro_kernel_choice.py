@@ -102,7 +102,7 @@ def _prefetch(kind: Kind, codes: Codes | None, level: IsaLevel) -> tuple[int, bo
         waits = has_planes or kind == "bfloat16" or (codes is not None and codes.table is not None)
         return (AVX2_AHEAD if waits and level.byte_dot == "madd" else 0), False
     if level.core.ahead > 0:
-        return level.core.ahead, False
+        return level.core.ahead, level.core.far and codes is not None and codes.bits < 8
     return (2 * AHEAD, True) if has_planes else (0, False)
 
 
@@ -117,7 +117,7 @@ def _gains_by_bytes(format: Format) -> bool:
     return format.group < EXPANDED_GROUP
 
 
-def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
+def small_tile(one: MicroKernel, many: MicroKernel, level: IsaLevel) -> MicroKernel:
     """Return how rows are multiplied that would leave much of a tile for many of them empty.
 
     Over a panel's whole width where registers allow for more than a block: weights then come from
@@ -129,7 +129,7 @@ def small_tile(one: MicroKernel, many: MicroKernel) -> MicroKernel:
     has_own = many.expands or many.has_whole_scales
     rows = SMALL_TILE_ROWS if has_own else min(SMALL_TILE_ROWS, many.rows)
     if many.blocks > 1:
-        return replace(one, rows=rows)
+        return replace(one, rows=rows, far=one.far or (level.core.far and one.ahead > 0))
     return replace(one, rows=rows, blocks=1, ahead=0, far=False)
 
 
@@ -146,7 +146,7 @@ class MicroKernels:
     def of(cls, format: Format, *, rounded: bool, level: IsaLevel) -> MicroKernels:
         """Return those of an ISA level (`micro_kernels`)."""
         one, many = micro_kernels(format, rounded=rounded, level=level)
-        small = small_tile(one, many)
+        small = small_tile(one, many, level)
         return cls(one, small, medium_tile(small, format, level), many)
 
     @classmethod

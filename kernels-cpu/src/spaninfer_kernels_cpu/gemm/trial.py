@@ -27,8 +27,8 @@ from spaninfer_kernels_cpu.runtime.compilers import MOST, Compilers, OnProgress
 from spaninfer_kernels_cpu.runtime.thread_pool import ThreadPool
 
 FEW_BYTES = 256 << 20
-"""Of weights that few rows are multiplied by, from memory as in a step. An L3 cache of 480 MB held 96
-of them, at 52 GB/s where memory gives 33 (two CPUs of a Xeon)."""
+"""Of weights that few rows are multiplied by, from memory as in a step. An L3 cache of 480 MB held
+96 of them, at 52 GB/s where memory gives 33 (two CPUs of a Xeon)."""
 MANY_BYTES = 6 << 20  # and many rows: 64 of them take as long
 TURNS = 15
 """Of each candidate; the least time counts, since neighbours on the machine only take some."""

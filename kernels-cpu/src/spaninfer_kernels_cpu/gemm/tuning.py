@@ -103,7 +103,7 @@ def _named(
     for ahead, far in _PREFETCHES:
         way = f"prefetch of {ahead} B to L{2 if far else 1}" if ahead else "no prefetch"
         one, many = replace(micro.one, ahead=ahead, far=far), micro.many
-        small = small_tile(one, many)
+        small = small_tile(one, many, first)
         if has_tiles and ahead == 0 and (micro.one.ahead > 0 or first.core.ahead == 0):
             way, many = (
                 f"{way}, tile of {_FIRST_TILE_ROWS} rows",
