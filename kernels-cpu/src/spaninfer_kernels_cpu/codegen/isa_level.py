@@ -102,10 +102,10 @@ and 4, 839 by 6 and 2; numbers are within 3 %, but for bfloat16 by pairs, 463 by
 and 2 (one core).
 
 A Xeon with AMX has more lines on their way to its L2 than to its L1. Tokens a second of
-Qwen3-0.6B's shape (Granite Rapids, two CPUs), one request, 4 KB ahead into the L1 and 8 into the L2: Q4_0 63 and
-70, Q4_K 61 and 69, Q6_K 46 and 51, IQ4_XS 63 and 72; Q8_0 39 and 39, 8 KB ahead into the L1 41.
-Eight requests by two tiles of four, by one of eight, and paced: Q4_0 333, 316 and 371, Q4_K 296,
-303 and 353, Q8_0 225, 221 and 255.
+Qwen3-0.6B's shape (Granite Rapids, two CPUs), one request, 4 KB ahead into the L1 and 8 into the
+L2: Q4_0 63 and 70, Q4_K 61 and 69, Q6_K 46 and 51, IQ4_XS 63 and 72; Q8_0 39 and 39, 8 KB ahead
+into the L1 41. Eight requests by two tiles of four, by one of eight, and paced: Q4_0 333, 316 and
+371, Q4_K 296, 303 and 353, Q8_0 225, 221 and 255.
 """
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
