@@ -11,6 +11,7 @@ from spaninfer_kernels_cpu.attention.attend_call import (
     append_call,
     attend_calls,
     attention_kernels,
+    item_queries,
 )
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention import AttentionBatch, attend
@@ -219,6 +220,7 @@ __all__ = [
     "formula_call",
     "gate_formula",
     "gather_rows_call",
+    "item_queries",
     "kernel_cache_report",
     "layer_norm_call",
     "linear",

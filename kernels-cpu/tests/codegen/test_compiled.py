@@ -123,4 +123,4 @@ def test_the_collector_looks_less_often_while_a_kernel_is_compiled(
 
 def test_a_native_function_refuses_other_types():
     with pytest.raises(ctypes.ArgumentError):
-        attention_plan._write_items(*["text"] * 11)
+        attention_plan._write_items(*["text"] * 12)

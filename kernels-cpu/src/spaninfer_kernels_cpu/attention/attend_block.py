@@ -5,8 +5,8 @@ which products read weights (`kv_tile`); scores and sums are GEMMs (`attend_gemm
 read them where they lie (`few_queries`). The softmax in between is accumulated online (Milakov &
 Gimelshein, 2018), so that scores never leave the cache.
 
-Masked positions never get a score of -inf; they are left out of the loops. That keeps the
-arithmetic free of special values, and slots that no query may see are never read.
+Masked positions never get a score of -inf; they are left out of the loops. No special values come
+into the arithmetic, and slots that no query may see are never read.
 """
 
 from __future__ import annotations
@@ -93,6 +93,13 @@ class Task(NamedTuple):
     table: int
     part: int
     ahead: int
+
+
+class Block(NamedTuple):
+    """Tokens [begin, begin + num_keys) of a request."""
+
+    begin: int
+    num_keys: int
 
 
 class Scratch(NamedTuple):
@@ -268,9 +275,6 @@ def load_values(kind: Element, spans: CacheArrays, count: int, scratch: Scratch)
             write(FLOAT32, into + panel * PANEL * STEP_BYTES, place, number)
 
 
-# ---- softmax -----------------------------------------------------------------------------------
-
-
 @device_function
 def sees_all(begin: int, count: int, task: Task, softmax: Softmax) -> bool:
     """Return True if all queries see all keys of a block, and nothing is added to their scores."""
@@ -298,32 +302,44 @@ def _soften_row(
     n: int, begin: int, count: int, task: Task, softmax: Softmax, scratch: Scratch
 ) -> None:
     """Soften the scores of query n."""
-    row = floats_at(scratch.scores + n * STEP_BYTES, count)
-    now = task.position + n // task.num_heads - begin  # the query's position, seen from `begin`
-    first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
-    stop = smaller(count, now + 1 + larger(softmax.ahead, task.ahead))
+    first, stop = seen_keys(n, Block(begin, count), task, softmax)
+    row = scratch.scores + n * STEP_BYTES
     if stop <= first:
-        row[:] = 0
+        floats_at(row, count)[:] = 0
         write(FLOAT32, scratch.kept, n, _ONE)
         return
-    scores = floats_at(scratch.scores + n * STEP_BYTES + first * 4, stop - first)
+    adjust(floats_at(row + first * 4, stop - first), n, begin + first, task, softmax)
+    _weigh(n, first, stop, scratch)
+    keep_only(row, first, stop, _ZERO)
+
+
+@device_function
+def seen_keys(n: int, block: Block, task: Task, softmax: Softmax) -> tuple[int, int]:
+    """Return the first and the end of the keys of a block that query n sees; none: no larger."""
+    now = task.position + n // task.num_heads - block.begin  # the query's, seen from the block
+    first = larger(0, now - softmax.window + 1) if softmax.window > 0 else 0
+    return first, smaller(block.num_keys, now + 1 + larger(softmax.ahead, task.ahead))
+
+
+@device_function
+def adjust(scores: Floats, n: int, position: int, task: Task, softmax: Softmax) -> None:
+    """Cap the scores of query n and keys from `position` on, and add what is added to them."""
+    head, distance = task.head + n % task.num_heads, position - task.position - n // task.num_heads
     if softmax.softcap > 0:
         inverse = _ONE / softmax.softcap
         for j in range(len(scores)):
             scores[j] = softmax.softcap * tanh(scores[j] * inverse)
     if softmax.slopes != 0:
-        slope = read(FLOAT32, softmax.slopes, task.head + n % task.num_heads)
+        slope = read(FLOAT32, softmax.slopes, head)
         if softmax.rounded:
             for j in range(len(scores)):
-                place = nearest_bf16(np.float32(begin + first + j))
+                place = nearest_bf16(np.float32(position + j))
                 scores[j] += softmax.scale * nearest_bf16(slope * place)
         else:
             for j in range(len(scores)):
-                scores[j] += slope * np.float32(first + j - now)
+                scores[j] += slope * np.float32(distance + j)
     if softmax.biases != 0:
-        _add_biases(scores, task.head + n % task.num_heads, first - now, softmax)
-    _weigh(n, first, stop, scratch)
-    keep_only(scratch.scores + n * STEP_BYTES, first, stop, _ZERO)
+        _add_biases(scores, head, distance, softmax)
 
 
 @device_function

@@ -7,11 +7,13 @@ times the query heads that share a key head. It goes over its tokens in blocks o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from spaninfer_kernels_cpu.attention.amx_block import attend_tiles, load_panel, start_tiles
 from spaninfer_kernels_cpu.attention.attend_block import (
+    Block,
     Extent,
     Scratch,
     Softmax,
@@ -33,15 +35,16 @@ from spaninfer_kernels_cpu.attention.few_queries import (
     score_in_place,
 )
 from spaninfer_kernels_cpu.attention.pair_tile import (
-    PIECE,
     load_key_pairs,
     load_value_pairs,
-    narrow_piece,
     narrow_weights,
 )
 from spaninfer_kernels_cpu.attention.pair_weights import weigh_as_pairs
+from spaninfer_kernels_cpu.attention.query_copy import copy_query
 from spaninfer_kernels_cpu.attention.score_vectors import NOTHING_SEEN
+from spaninfer_kernels_cpu.attention.seen_weights import BLOCK_KEYS
 from spaninfer_kernels_cpu.attention.spans import CacheArrays
+from spaninfer_kernels_cpu.codegen import amx
 from spaninfer_kernels_cpu.codegen.device_function import device_function, host_device_function
 from spaninfer_kernels_cpu.codegen.elements import (
     FLOAT32,
@@ -208,21 +211,33 @@ def _task(item: int, head: int, num_heads: int, operands: Operands, window: int)
 @device_function
 def _attend(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scratch) -> None:
     """Compute a task in one pass over its tokens."""
-    operands, spans, softmax = problem.operands, problem.spans, problem.softmax
-    selected = operands.selected
-    kv_head = task.head // (operands.heads // spans.kv_heads)
+    spans = problem.spans
+    in_place = reads_in_place(task.num_queries, spans.key_size, spans.value_size)
+    by_tiles = kernels.by_tiles and not in_place
+    if by_tiles:
+        start_tiles()
     _start(kernels, task, problem, scratch)
     begin = task.begin
     while begin < task.end:
-        count = smaller(PANEL, task.end - begin)
-        if selected.positions != 0:
-            places = selected.positions + (task.row * selected.top_k + begin) * 4
-            find_selected(places, task.table, spans, kv_head, count, scratch)
-        else:
-            find_rows(task.table, spans, kv_head, begin, count, scratch)
+        count = smaller(BLOCK_KEYS if by_tiles else PANEL, task.end - begin)
         _over_block(kernels, task, begin, count, problem, scratch)
         begin += count
-    _finish(task, operands, spans.value_size, softmax.sinks, scratch)
+    if by_tiles:
+        amx.release()
+    _finish(task, problem.operands, spans.value_size, problem.softmax.sinks, scratch)
+
+
+@device_function
+def _find(task: Task, begin: int, count: int, problem: Problem, scratch: Scratch) -> None:
+    """Note where up to 64 of the task's keys and values lie."""
+    operands, spans = problem.operands, problem.spans
+    selected = operands.selected
+    kv_head = task.head // (operands.heads // spans.kv_heads)
+    if selected.positions != 0:
+        places = selected.positions + (task.row * selected.top_k + begin) * 4
+        find_selected(places, task.table, spans, kv_head, count, scratch)
+    else:
+        find_rows(task.table, spans, kv_head, begin, count, scratch)
 
 
 @specialized(lambda kernels: _by_copies if kernels.kind.is_quantised else _few_in_place)
@@ -234,7 +249,7 @@ def _over_block(
     problem: Problem,
     scratch: Scratch,
 ) -> None:
-    """Take in the keys and values of a block, which were found."""
+    """Take in the keys and values of a block."""
     raise NotImplementedError("exists in Numba functions only")
 
 
@@ -251,12 +266,19 @@ def _few_in_place(
     if not reads_in_place(queries, spans.key_size, spans.value_size):
         _by_blocks(kernels, task, begin, count, problem, scratch)
         return
+    _find(task, begin, count, problem, scratch)
     score_in_place(kernels, Extent(queries, spans.key_size, count), scratch)
     soften(begin, count, task, problem.softmax, scratch)
     add_values_in_place(kernels, Extent(queries, spans.value_size, count), scratch)
 
 
-@specialized(lambda kernels: _by_pairs if kernels.by_pairs else _by_copies)
+def _choose_product(kernels: AttentionKernels) -> Any:
+    if kernels.by_tiles:
+        return _by_tiles
+    return _by_pairs if kernels.by_pairs else _by_copies
+
+
+@specialized(_choose_product)
 def _by_blocks(
     kernels: AttentionKernels,
     task: Task,
@@ -278,6 +300,7 @@ def _by_copies(
     scratch: Scratch,
 ) -> None:
     kind, spans, queries = kernels.kind, problem.spans, task.num_queries
+    _find(task, begin, count, problem, scratch)
     load_keys(kind, spans, count, scratch)
     score(kernels, Extent(queries, spans.key_size, count), scratch)
     soften(begin, count, task, problem.softmax, scratch)
@@ -294,16 +317,32 @@ def _by_pairs(
     scratch: Scratch,
 ) -> None:
     spans, queries = problem.spans, task.num_queries
-    load_key_pairs(kernels.kind, spans, count, scratch)
+    _find(task, begin, count, problem, scratch)
+    load_key_pairs(kernels.kind, spans, count, scratch.rows, scratch.keys)
     score(kernels, Extent(queries, spans.key_size, count), scratch)
     if sees_all(begin, count, task, problem.softmax):
         weigh_as_pairs(queries, count, scratch)
     else:
         soften(begin, count, task, problem.softmax, scratch)
         narrow_weights(queries, scratch)
-    load_value_pairs(kernels.kind, spans, count, scratch)
+    load_value_pairs(kernels.kind, spans, count, scratch.rows, scratch.values)
     extent = Extent(queries, spans.value_size, count)
     add_values(kernels, extent, scratch, is_first=begin == task.begin)
+
+
+def _by_tiles(
+    kernels: AttentionKernels,
+    task: Task,
+    begin: int,
+    count: int,
+    problem: Problem,
+    scratch: Scratch,
+) -> None:
+    for first in range(0, count, PANEL):
+        some = smaller(PANEL, count - first)
+        _find(task, begin + first, some, problem, scratch)
+        load_panel(kernels, problem.spans, first, some, scratch)
+    attend_tiles(kernels, Block(begin, count), task, problem.spans, problem.softmax, scratch)
 
 
 @device_function
@@ -325,47 +364,6 @@ def _start(kernels: AttentionKernels, task: Task, problem: Problem, scratch: Scr
     if not by_pairs:
         for i in range(task.num_queries * width):
             write(FLOAT32, scratch.sums, i, _ZERO)
-
-
-@specialized(lambda kernels: _as_pairs if kernels.by_pairs else _as_floats)
-def copy_query(
-    kernels: AttentionKernels, source: int, size: int, scale: np.float32, into: int, by_pairs: bool
-) -> int:
-    """Write a query, scaled, as products read it; return the address behind it."""
-    raise NotImplementedError("exists in Numba functions only")
-
-
-def _as_pairs(
-    kernels: AttentionKernels,  # noqa: ARG001
-    source: int,
-    size: int,
-    scale: np.float32,
-    into: int,
-    by_pairs: bool,
-) -> int:
-    if not by_pairs:
-        return _copy_floats(source, size, scale, into)
-    for channel in range(0, size, PIECE):
-        narrow_piece(source + channel * 4, scale, into + channel * 2)
-    return into + size * 2
-
-
-def _as_floats(
-    kernels: AttentionKernels,  # noqa: ARG001
-    source: int,
-    size: int,
-    scale: np.float32,
-    into: int,
-    by_pairs: bool,  # noqa: ARG001
-) -> int:
-    return _copy_floats(source, size, scale, into)
-
-
-@device_function
-def _copy_floats(source: int, size: int, scale: np.float32, into: int) -> int:
-    for i in range(size):
-        write(FLOAT32, into, i, read(FLOAT32, source, i) * scale)
-    return into + size * 4
 
 
 @device_function

@@ -18,6 +18,7 @@ from spaninfer_kernels_cpu.attention.attend_call import (
     LayerCache,
     Selected,
     attend_calls,
+    item_queries,
 )
 from spaninfer_kernels_cpu.attention.attend_kernel import PART_NUMBERS
 from spaninfer_kernels_cpu.attention.attention_plan import PlanKind, plan_attention, plan_selected
@@ -132,7 +133,8 @@ def attend(
     if selected is not None:
         items, num_parts = plan_selected(batch.position, heads // kv_heads, selected.top_k)
     else:
-        kind = PlanKind(heads // kv_heads, scores.window or 0, ahead_of(scores), scores.chunked)
+        seen = scores.window or 0, ahead_of(scores), scores.chunked
+        kind = PlanKind(heads // kv_heads, *seen, item_queries(spans, scores))
         items, num_parts = plan_attention(batch.request, batch.position, kind, batch.until)
     parts = np.empty(num_parts * heads * (values.size + PART_NUMBERS), np.float32)
     arrays = (batch.tables, batch.request, batch.position, items, parts)

@@ -40,6 +40,11 @@ class AttentionKernels(Constant):
         return self.many.kind == "bfloat16"
 
     @property
+    def by_tiles(self) -> bool:
+        """True if products are of bfloat16 and by AMX (`amx_block`)."""
+        return self.many.uses_amx
+
+    @property
     def is_wide(self) -> bool:
         """True if a tile is as wide as a panel."""
         return self.many.blocks > 1

@@ -43,13 +43,15 @@ class PlanKind(NamedTuple):
     `group`: query heads per key head; `window`: tokens that a query sees, its own included, 0 for
     all of them; `ahead`: how many more it sees behind its own, of those that are rows here. The
     windows may be `chunked`: see `Scores`. All rows of an item are of one chunk then, and its
-    tokens begin where the chunk does, so that the kernel looks for no window.
+    tokens begin where the chunk does, so that the kernel looks for no window. `queries`: of an item
+    and a key head (`attend_call.item_queries`), if they do not all see the same.
     """
 
     group: int
     window: int = 0
     ahead: int = 0
     chunked: bool = False
+    queries: int = QUERIES
 
 
 def plan_attention(
@@ -85,8 +87,8 @@ class PlanMemory:
     """
 
     def __init__(self, kind: PlanKind) -> None:
-        group, window, ahead, chunked = map(int, kind)
-        self._kind = group, window, ahead, chunked
+        group, window, ahead, chunked, queries = map(int, kind)
+        self._kind = group, window, ahead, chunked, queries
         self._reserve(0)
 
     @property
@@ -137,6 +139,7 @@ def _write_items(
     window: int,
     ahead: int,
     chunked: int,
+    queries: int,
     num_parts: int,
     items: int,
     room: int,
@@ -149,7 +152,7 @@ def _write_items(
         first = read_index(position, start)
         end = read_index(until, start) if until != 0 else first + 1
         sees_all = window == 0 and (ahead == NO_END or end > first + 1)
-        most = larger(1, (MAX_QUERIES if sees_all else QUERIES) // group)
+        most = larger(1, (MAX_QUERIES if sees_all else queries) // group)
         room_left = smaller(most, window - first % window) if chunked else most
         last = smaller(num_rows, start + room_left)
         if end > first + 1:

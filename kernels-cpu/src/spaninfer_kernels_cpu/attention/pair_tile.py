@@ -27,24 +27,26 @@ _HALF_PIECE = ir.VectorType(v.I32, 8)
 
 
 @device_function
-def load_key_pairs(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
-    """Write keys[D / 2, 64] of a block, of float32 or bfloat16; D is a multiple of PIECE."""
+def load_key_pairs(kind: Element, spans: CacheArrays, count: int, rows: int, keys: int) -> None:
+    """Write keys[D / 2, 64] of `count` tokens, of float32 or bfloat16, which lie where `rows` say
+    (`attend_block.Scratch`); D is a multiple of PIECE.
+    """
     for token in range(0, count, TOKENS):
-        rows, into = scratch.rows + token * 8, scratch.keys + token * 4
         for channel in range(0, spans.key_size, PIECE):
             offset = channel * kind.bits // 8
-            _transpose_pairs(kind, rows, offset, into + channel // 2 * STEP_BYTES)
+            into = keys + token * 4 + channel // 2 * STEP_BYTES
+            _transpose_pairs(kind, rows + token * 8, offset, into)
 
 
 @device_function
-def load_value_pairs(kind: Element, spans: CacheArrays, count: int, scratch: Scratch) -> None:
-    """Write values[ceil(E / 64) 64 64] of a block, two a row, an odd one beside zeros; E is a
-    multiple of 16.
+def load_value_pairs(kind: Element, spans: CacheArrays, count: int, rows: int, values: int) -> None:
+    """Write values[ceil(E / 64) 64 64] of the same tokens, two a row, an odd one beside zeros; E is
+    a multiple of 16.
     """
     for token in range(0, count, 2):
-        row = read_int64(scratch.rows, PANEL + token)
-        other = read_int64(scratch.rows, PANEL + smaller(token + 1, count - 1))
-        into = scratch.values + token // 2 * STEP_BYTES
+        row = read_int64(rows, PANEL + token)
+        other = read_int64(rows, PANEL + smaller(token + 1, count - 1))
+        into = values + token // 2 * STEP_BYTES
         for block in range(spans.value_size // LANES):
             panel, place = block // (PANEL // LANES), block % (PANEL // LANES)
             out = into + panel * PANEL * STEP_BYTES + place * BLOCK_BYTES

@@ -85,15 +85,15 @@ def _weigh(
         v.store(b, peak, peaks)
 
         less = b.fmul(peak, v.constant(OF_ROWS, -float(LOG2_E)))
-        weights = [_powers(b, row, _lane(b, less, number)) for number, row in enumerate(rows)]
+        weights = [powers(b, row, lane_of(b, less, number)) for number, row in enumerate(rows)]
 
-        before = _powers(b, [_repeated(b, old)], _repeated(b, less))[0]
+        before = powers(b, [repeated(b, old)], repeated(b, less))[0]
         before = v.shuffled(b, before, before, range(TOGETHER))
         v.store(b, before, kept)
         gathered = b.fmul(v.load(b, OF_ROWS, totals), before)
         v.store(b, b.fadd(gathered, by_rows(b, weights, sum_of_lanes)), totals)
         for number, row in enumerate(weights):
-            _store_narrowed(b, row, v.at(b, scores, STEP_BYTES * number))
+            store_narrowed(b, row, v.at(b, scores, STEP_BYTES * number))
         return context.get_dummy_value()
 
     return types.void(blocks, *[types.int64] * 5), emit
@@ -113,7 +113,7 @@ def _scores_of(b: Builder, num_blocks: int, at: Value, count: Value) -> list[lis
     return rows
 
 
-def _powers(b: Builder, numbers: list[Value], less: Value) -> list[Value]:
+def powers(b: Builder, numbers: list[Value], less: Value) -> list[Value]:
     """Return e**number * 2**less, 2^-125 where that would be less."""
     lowest = v.constant(v.F32X16, _LOWEST)
     rounder, log2_e = (v.constant(v.F32X16, float(number)) for number in (ROUNDER, LOG2_E))
@@ -131,16 +131,17 @@ def _powers(b: Builder, numbers: list[Value], less: Value) -> list[Value]:
     return found
 
 
-def _lane(b: Builder, numbers: Value, lane: int) -> Value:
+def lane_of(b: Builder, numbers: Value, lane: int) -> Value:
     """Return a lane of OF_ROWS in all lanes of a vector."""
     return v.shuffled(b, numbers, numbers, [lane] * LANES)
 
 
-def _repeated(b: Builder, numbers: Value) -> Value:
+def repeated(b: Builder, numbers: Value) -> Value:
     """Return OF_ROWS over and over."""
     return v.shuffled(b, numbers, numbers, [lane % TOGETHER for lane in range(LANES)])
 
 
-def _store_narrowed(b: Builder, row: list[Value], place: Value) -> None:
+def store_narrowed(b: Builder, row: list[Value], place: Value) -> None:
+    """Write vectors of weights as bfloat16, side by side."""
     for number, weights in enumerate(row):
         v.store(b, v.to_bf16(b, weights), v.at(b, place, BLOCK_BYTES // 2 * number))

@@ -18,6 +18,7 @@ from spaninfer_kernels_cpu import (
     ahead_of,
     append_call,
     attend_calls,
+    item_queries,
     reads_in_place,
     select_calls,
 )
@@ -61,7 +62,8 @@ def attend(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
         group = heads // spans.keys.numbers.shape[2]
         is_exact = reads_in_place(group, spans.keys.size, spans.values.size)
         scores = replace(scores_of(heads, scoring), sinks=sinks, narrow=narrow and is_exact)
-        kind = PlanKind(group, scoring.window or 0, chunked=scoring.chunked)
+        queries = item_queries(spans, scores)
+        kind = PlanKind(group, scoring.window or 0, chunked=scoring.chunked, queries=queries)
         plan = to.inputs.plan(kind, 4 * heads * (spans.values.size + PART_NUMBERS))
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
@@ -136,7 +138,12 @@ def ragged(operation: Operation, pack: Pack, *, narrow: bool) -> Write:
             *(inputs.windows() if scoring.in_windows else runs),
         )
         row_bytes = 4 * heads * (value.shape[1] + PART_NUMBERS)
-        kind = PlanKind(heads // key.shape[0], scoring.window or 0, ahead_of(scores))
+        kind = PlanKind(
+            heads // key.shape[0],
+            scoring.window or 0,
+            ahead_of(scores),
+            queries=item_queries(spans, scores),
+        )
         plan = inputs.plan(kind, row_bytes, in_windows=scoring.in_windows)
         to.calls += attend_calls(
             query.rows, heads=heads, spans=spans, plan=plan, scores=scores, out=out.rows
