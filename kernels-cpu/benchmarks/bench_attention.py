@@ -2,7 +2,8 @@
 
     python benchmarks/bench_attention.py
 
-One record per case and kind of keys and values. All are timed in turns in the same process, so that
+One record per case and kind of keys and values, of float32 and bfloat16 another of `narrow`
+products. All are timed in turns in the same process, so that
 ratios hold where the clock does not: `of_read` is bytes of keys and values per second over those of
 a plain read of memory, `of_peak` operations over those that tiles of float32 do in registers,
 `ratio` the time of numpy on float32 over ours.
@@ -15,7 +16,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -31,6 +32,7 @@ from spaninfer_kernels_cpu.gemm.roofline import peak_gops, read_gbps
 Array = NDArray[np.float32]
 
 KINDS = ("float32", "bfloat16", "int8", "uint4")
+SERIES = (*((kind, False) for kind in KINDS), ("float32", True), ("bfloat16", True))
 
 
 @dataclass(frozen=True)
@@ -92,31 +94,33 @@ def measure(case: Case, read: float, peak: float, rounds: int = 15) -> Iterator[
     scores = Scores(case.key_size**-0.5)
     stored = {kind: (as_stored(keys, kind), as_stored(values, kind)) for kind in KINDS}
 
-    def ours_over(kind: str) -> None:
+    def ours_over(kind: str, narrow: bool) -> None:
         key, value = (KVArray(*each) for each in stored[kind])
-        attend(query, key, value, rows, scores, out=ours)
+        attend(query, key, value, rows, replace(scores, narrow=narrow), out=ours)
 
-    times: dict[str, list[float]] = {name: [] for name in (*KINDS, "numpy")}
+    times: dict[object, list[float]] = {name: [] for name in (*SERIES, "numpy")}
     for _ in range(rounds):
-        for kind in KINDS:
-            times[kind].append(seconds(lambda kind=kind: ours_over(kind)))  # type: ignore[misc]
+        for one in SERIES:
+            times[one].append(seconds(lambda one=one: ours_over(*one)))  # type: ignore[misc]
         times["numpy"].append(seconds(lambda: with_blas(case, query, keys, values, tables, theirs)))
-    ours_over("float32")
+    ours_over("float32", False)
     assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     took = {name: statistics.median(part) for name, part in times.items()}
     numbers = case.requests * case.length * case.kv_heads * (case.key_size + case.value_size)
     seen = case.requests * int((position + 1).sum())
     operations = 2 * seen * case.heads * (case.key_size + case.value_size)
-    for kind in KINDS:
-        gbps = numbers * ELEMENTS[kind].bits / 8 / took[kind] / 1e9
-        gops = operations / took[kind] / 1e9
+    for kind, narrow in SERIES:
+        time_s = took[kind, narrow]
+        gbps = numbers * ELEMENTS[kind].bits / 8 / time_s / 1e9
+        gops = operations / time_s / 1e9
         yield {
             "kernel": "attention",
             "kind": kind,
+            "narrow": narrow,
             **asdict(case),
-            "us": round(took[kind] * 1e6, 1),
+            "us": round(time_s * 1e6, 1),
             "numpy_us": round(took["numpy"] * 1e6, 1),
-            "ratio": round(took["numpy"] / took[kind], 2),
+            "ratio": round(took["numpy"] / time_s, 2),
             "gbps": round(gbps, 2),
             "read_gbps": round(read, 2),
             "of_read": round(gbps / read, 3),
