@@ -14,8 +14,11 @@ from processes import printed_by
 from spaninfer_kernels_cpu import Format, IsaLevelError, MicroKernels
 from spaninfer_kernels_cpu.codegen import isa_level
 from spaninfer_kernels_cpu.codegen.isa_level import ISA_LEVELS, Core, choose, core_of
+from spaninfer_kernels_cpu.gemm.amx_panel import lay, multiply_part, parts_of
+from spaninfer_kernels_cpu.gemm.amx_tile import configure
 from spaninfer_kernels_cpu.gemm.micro_kernel import k_blocks, rows_per_task
 from spaninfer_kernels_cpu.gemm.micro_kernel_choice import medium_tile, micro_kernels, small_tile
+from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
 from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile
 from spaninfer_kernels_cpu.quantisation.layout import Layout
 
@@ -406,4 +409,12 @@ def tiles_of(one, many):
         fill_tile(one, weights, (x, row_bytes, 0), sizes, out, (0, 0))
         fill_tile(many, weights, (x, row_bytes, 5), sizes, out, (0, 0))
 
-    return kernel
+    def kernel_of_squares(weights, x, groups, group_bytes, row_bytes, out):
+        sizes = (groups, group_bytes, row_bytes)
+        fill_tile(one, weights, (x, row_bytes, 0), sizes, out, (0, 0))
+        rows = PanelRows(x, row_bytes, 6, weights, sizes, out)
+        part = lay(many, rows, parts_of(many, rows), 0, out)
+        configure(many, 6, part.chunk)
+        multiply_part(many, rows, part, 0, (0, out), (0, 0))
+
+    return kernel_of_squares if many.uses_amx else kernel

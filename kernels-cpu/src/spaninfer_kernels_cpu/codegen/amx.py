@@ -113,6 +113,12 @@ def load(_context: Any, tile: Any, _address: Any, _stride: Any) -> Any:
 
 
 @intrinsic
+def load_passing(_context: Any, tile: Any, _address: Any, _stride: Any) -> Any:
+    """Read rows as `load` does, but such as pass by: what is in the L1 cache stays there."""
+    return _move("tileloaddt164", tile)
+
+
+@intrinsic
 def store(_context: Any, tile: Any, _address: Any, _stride: Any) -> Any:
     """Write the rows of a tile, `stride` bytes apart."""
     return _move("tilestored64", tile)

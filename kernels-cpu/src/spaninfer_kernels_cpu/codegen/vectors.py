@@ -218,6 +218,7 @@ INTRINSICS: dict[str, ir.FunctionType] = {
     "llvm.x86.tilerelease": ir.FunctionType(_VOID, []),
     "llvm.x86.tilezero": ir.FunctionType(_VOID, [I8]),
     "llvm.x86.tileloadd64": ir.FunctionType(_VOID, [I8, POINTER, I64]),
+    "llvm.x86.tileloaddt164": ir.FunctionType(_VOID, [I8, POINTER, I64]),
     "llvm.x86.tilestored64": ir.FunctionType(_VOID, [I8, POINTER, I64]),
     "llvm.x86.tdpbsud": ir.FunctionType(_VOID, [I8] * 3),
     "llvm.x86.tdpbf16ps": ir.FunctionType(_VOID, [I8] * 3),

@@ -21,17 +21,24 @@ Floats = NDArray[np.float32]
 @device_function
 @always_inline
 def ending_of(job: Job, row: int) -> Ending:
-    """Return what becomes of products from a row on; gates and a last part of a panel wait."""
+    """Return what becomes of products from a row on; gates and a last part of a panel wait.
+
+    What a later block of channels gives is added to what an earlier one left.
+    """
     arguments, weight = job.arguments, job.arguments.weight
     part, panel = job.panel // weight.panels, job.panel % weight.panels
     first = 4 * PANEL * panel
     bias, residual, stride = arguments.bias, arguments.residual.address, arguments.residual.stride
+    out = row_at(arguments.out, row) + 4 * part * weight.outputs + first
+    before = residual + row * stride + first if residual != 0 else 0
+    if job.k_block > 0:
+        bias, before, stride = 0, out, arguments.out.stride
     return Ending(
         arguments.half == 0 and PANEL * (panel + 1) <= weight.outputs,
-        row_at(arguments.out, row) + 4 * part * weight.outputs + first,
+        out,
         arguments.out.stride,
         bias + first if bias != 0 else 0,
-        residual + row * stride + first if residual != 0 else 0,
+        before,
         stride,
         arguments.scale,
     )
@@ -40,7 +47,8 @@ def ending_of(job: Job, row: int) -> Ending:
 @device_function
 def activate_rows(activation: Activation, job: Job, ending: Ending, count: int) -> None:
     """Apply the activation, if there is one, to what `ending` wrote of so many rows."""
-    if job.arguments.activated != 0:
+    arguments = job.arguments
+    if arguments.activated != 0 and job.k_block == arguments.k_blocks - 1:
         for row in range(count):
             activate(activation, floats_at(ending.out + row * ending.stride, PANEL), PANEL)
 

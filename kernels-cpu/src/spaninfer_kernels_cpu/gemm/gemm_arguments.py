@@ -54,7 +54,8 @@ class GemmArguments(Arguments):
 
 
 class Job(NamedTuple):
-    """A block of the channels of a panel, by number, of weights at an address; room for a tile.
+    """A block of the channels of a panel, by number, of weights at an address; room for a tile, and
+    for the sums of gates that AMX tiles multiply.
 
     `rows` are all of the call, or its segments.
     """
@@ -62,6 +63,7 @@ class Job(NamedTuple):
     arguments: GemmArguments
     weights: int
     tile: int
+    gates: int
     panel: int
     k_block: int
     rows: int

@@ -20,7 +20,8 @@ from spaninfer_kernels_cpu.elementwise.activations import (
 )
 from spaninfer_kernels_cpu.errors import ShapeError, check_vector, demand_size
 from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, WeightSizes, WorkChunks
-from spaninfer_kernels_cpu.gemm.gemm_kernel import GemmTiles, gemm_kernel
+from spaninfer_kernels_cpu.gemm.gemm_kernel import gemm_kernel
+from spaninfer_kernels_cpu.gemm.gemm_tiles import GemmTiles
 from spaninfer_kernels_cpu.gemm.micro_kernel import MicroKernel, k_blocks, rows_per_task
 from spaninfer_kernels_cpu.gemm.micro_kernel_choice import MicroKernels
 from spaninfer_kernels_cpu.gemm.prepare_activations import (

@@ -4,14 +4,12 @@ arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_kernels_cpu.codegen.array_view import floats_at
-from spaninfer_kernels_cpu.codegen.constants import Constant
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import read_index, read_int64, smaller
 from spaninfer_kernels_cpu.codegen.inline_function import always_inline
@@ -20,20 +18,20 @@ from spaninfer_kernels_cpu.codegen.memory import CACHE_LINE, StackBytes, stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_to_write
 from spaninfer_kernels_cpu.codegen.specialization import specialized
 from spaninfer_kernels_cpu.elementwise.activations import Activation
-from spaninfer_kernels_cpu.gemm import expanded_panel
+from spaninfer_kernels_cpu.gemm.amx_rows import multiply_by_amx
 from spaninfer_kernels_cpu.gemm.amx_tile import Sizes
 from spaninfer_kernels_cpu.gemm.channel_parts import PARTS_FROM, multiply_by_parts
 from spaninfer_kernels_cpu.gemm.epilogue import activate, activate_rows, ending_of, write_row
 from spaninfer_kernels_cpu.gemm.gemm_arguments import GemmArguments, Job
+from spaninfer_kernels_cpu.gemm.gemm_tiles import GemmTiles
 from spaninfer_kernels_cpu.gemm.micro_kernel import (
-    EXPANDED_ABOVE,
     MOST_ROWS,
     ROWS_PER_TASK,
     MicroKernel,
 )
 from spaninfer_kernels_cpu.gemm.panel_records import row_record_bytes
 from spaninfer_kernels_cpu.gemm.panel_rows import PanelRows
-from spaninfer_kernels_cpu.gemm.register_tile import load_tile, row_addresses
+from spaninfer_kernels_cpu.gemm.register_tile import row_addresses
 from spaninfer_kernels_cpu.gemm.tile_gemm import fill_tile, multiply, release_amx
 from spaninfer_kernels_cpu.gemm.unpacked_block import (
     end_tile,
@@ -50,24 +48,6 @@ _SUMS = StackBytes(STEP_BYTES * (MOST_ROWS + 8))  # a tile writes past the last 
 SEGMENT_NUMBERS = 3  # int32 of a segment: an expert, its first row, the row behind its last
 
 
-@dataclass(frozen=True, slots=True)
-class GemmTiles(Constant):
-    """The micro-kernels for one row, for a few, for up to twice as many, and for more; and the
-    activation of gated products, or of outputs.
-    """
-
-    one: MicroKernel
-    small: MicroKernel
-    medium: MicroKernel
-    large: MicroKernel
-    activation: Activation
-
-    @property
-    def few(self) -> int:
-        """The most rows that small tiles, or medium ones, multiply."""
-        return EXPANDED_ABOVE if self.large.expands_to_bytes else 2 * self.small.rows
-
-
 @variants
 def gemm_kernel(tiles: GemmTiles) -> Kernel:
     """Return the kernel that multiplies by these micro-kernels.
@@ -80,6 +60,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
     panel and the tile's outputs are prefetched.
     """
     tile_room = StackBytes(4 * PANEL * max(tiles.medium.rows, tiles.large.rows))
+    gates_room = StackBytes(4 * PANEL * MOST_ROWS * tiles.large.uses_amx)
 
     def gemm(arguments: GemmArguments, rows: int, task: int) -> None:
         segments, chunks = arguments.segments, arguments.chunks.starts
@@ -97,7 +78,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
             of_expert = arguments.weight.panels * arguments.weight.panel_bytes
             weights += read_index(segments, segment) * of_expert
             first, stop = read_index(segments, segment + 1), read_index(segments, segment + 2)
-        tile, half = stack(tile_room), arguments.half
+        tile, gates, half = stack(tile_room), stack(gates_room), arguments.half
         k_blocks = arguments.k_blocks
         together = 1 if rows > few else k_blocks
         for k_block in range(0, k_blocks, together):
@@ -107,7 +88,7 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
                 for turn in range(2 * at_once if half != 0 else at_once):
                     panel = begin + turn if turn < at_once else begin + turn - at_once + half
                     for number in range(k_block, k_block + together):
-                        job = Job(arguments, weights, tile, panel, number, rows)
+                        job = Job(arguments, weights, tile, gates, panel, number, rows)
                         multiply_rows(tiles, job, end, first, stop)
                 begin += at_once
         release_amx(tiles.large)
@@ -116,8 +97,10 @@ def gemm_kernel(tiles: GemmTiles) -> Kernel:
 
 
 def _choose_multiply_rows(tiles: GemmTiles) -> Any:
+    if tiles.large.uses_amx:
+        return _by_amx
     if tiles.large.expands:
-        return _by_expanded_bytes if tiles.large.expands_to_bytes else _by_expanded_panels
+        return _by_expanded_bytes
     if tiles.large.by_parts:
         return _by_channel_parts
     return _by_unpacked_blocks if tiles.large.unpacks else _by_tiles
@@ -169,20 +152,22 @@ def _multiply_blocks(tiles: GemmTiles, job: Job, end: int, first: int, stop: int
                 activate(tiles.activation, out, PANEL)
 
 
-def _by_expanded_panels(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
-    """Multiply a few rows by tiles of codes, and more by a panel expanded to bfloat16.
+def _by_amx(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
+    """Multiply a few rows by small tiles, and more by parts of the panel.
 
-    By the number of all rows: they were prepared for the one or the other.
+    Where codes are expanded by the number of all rows: they were prepared for the one or the other.
     """
-    if job.rows <= tiles.few:
+    expands, small = tiles.large.expands, tiles.small.rows
+    if (job.rows <= tiles.few) if expands else (stop - first <= small):
         _multiply_few(tiles, job, end, first, stop)
-    elif first < stop:
-        sums = stack(_SUMS)
-        rows = _panel_rows(tiles, job, first, stop - first, sums)
+    else:
         coming = _coming(job, _following(job, end), 0, 1, 1)
-        expanded_panel.multiply_panel(tiles.large, rows, coming)
-        for row in range(stop - first):
-            write_row(tiles.activation, job, first + row, sums + row * STEP_BYTES)
+        for start in range(first, stop, MOST_ROWS):
+            count = smaller(MOST_ROWS, stop - start)
+            sums = job.gates if job.panel < job.arguments.half else stack(_SUMS)
+            rows = _panel_rows(tiles, job, start, count, sums)
+            multiply_by_amx(tiles, job, rows, start, coming)
+            coming = (0, 0)
 
 
 @device_function
@@ -194,12 +179,8 @@ def _multiply_few(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -
 
 @device_function
 def _panel_rows(tiles: GemmTiles, job: Job, first: int, count: int, sums: int) -> PanelRows:
-    arguments, weight = job.arguments, job.arguments.weight
-    x = row_at(arguments.x, first) + job.panel // weight.panels * arguments.part_bytes
-    panel = job.weights + job.panel * weight.panel_bytes
-    record_bytes = weight.panel_bytes // weight.records
-    sizes = (weight.records, record_bytes, row_record_bytes(tiles.large, record_bytes))
-    return PanelRows(x, arguments.x.stride, count, panel, sizes, sums)
+    x, panel_at, sizes = _operands(tiles.large, job, first)
+    return PanelRows(x, job.arguments.x.stride, count, panel_at, sizes, sums)
 
 
 def _by_channel_parts(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) -> None:
@@ -238,7 +219,7 @@ def _multiply_rows(tiles: GemmTiles, job: Job, end: int, first: int, stop: int) 
         else:
             _ask_outputs(tiles.large, job, start, stop)
             coming = _coming(job, following, start - first, large, stop - first)
-            start += large_tile(tiles, job, start, stop, coming)
+            start += _large_tile(tiles, job, start, stop, coming)
 
 
 @device_function
@@ -275,7 +256,7 @@ def _following(job: Job, end: int) -> int:
         if following >= read_int64(chunks.starts, chunks.count):  # where the last chunk ends
             return 0
     panel_at = job.weights + following * arguments.weight.panel_bytes
-    return panel_at + job.k_block * _k_block_bytes(arguments)
+    return panel_at + job.k_block * _k_block_bytes(job.arguments)
 
 
 @device_function
@@ -308,34 +289,8 @@ def _coming(job: Job, following: int, done: int, now: int, rows: int) -> Lines:
     return following + first * CACHE_LINE, lines * smaller(rows, done + now) // rows - first
 
 
-@specialized(lambda tiles: _by_amx if tiles.large.uses_amx else _by_registers)
-def large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
-    """Multiply rows from `first` on by the largest tile; return how many rows it has."""
-    raise NotImplementedError("exists in Numba functions only")
-
-
-def _by_amx(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
-    """Multiply by tiles of AMX, which write their sums; finish those a few rows at a time."""
-    micro, ending, arguments = tiles.large, ending_of(job, first), job.arguments
-    if not ending.is_direct or arguments.k_blocks > 1:
-        return _tile(micro, tiles.activation, job, first, stop, coming)
-    count = smaller(micro.rows, stop - first)
-    _fill(micro, job, first, stop, coming)
-    finishing = micro.finishing
-    at_once = finishing.rows
-    whole = count // at_once * at_once
-    for row in range(0, whole, at_once):
-        sums: Any = load_tile(finishing, job.tile + row * STEP_BYTES)
-        out_at = ending.out + row * ending.stride
-        outs: Any = row_addresses(finishing, out_at, ending.stride, at_once - 1)
-        end_tile(finishing, sums, ending, (row, at_once - 1, 0), outs)
-    activate_rows(tiles.activation, job, ending, whole)
-    for row in range(whole, count):
-        write_row(tiles.activation, job, first + row, job.tile + row * STEP_BYTES)
-    return micro.rows
-
-
-def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
+@device_function
+def _large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines) -> int:
     """Finish sums where they are, in registers.
 
     By way of memory 1,152 by 384 in int8 took 1.08 times as long (Zen 4, scales per row).
@@ -360,13 +315,12 @@ def _by_registers(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lin
 def _operands(micro: MicroKernel, job: Job, first: int) -> tuple[int, int, Sizes]:
     """Return where rows from `first` on lie, and a block of a panel, and the sizes of both."""
     arguments, weight = job.arguments, job.arguments.weight
-    records, k_blocks = weight.records, arguments.k_blocks
     x = row_at(arguments.x, first) + job.panel // weight.panels * arguments.part_bytes
-    x += job.k_block * (arguments.part_bytes // k_blocks)
-    record_bytes = _k_block_bytes(arguments) // records
+    x += job.k_block * (arguments.part_bytes // arguments.k_blocks)
+    record_bytes = _k_block_bytes(arguments) // weight.records
     panel_at = job.weights + job.panel * weight.panel_bytes
     panel_at += job.k_block * _k_block_bytes(arguments)
-    return x, panel_at, (records, record_bytes, row_record_bytes(micro, record_bytes))
+    return x, panel_at, (weight.records, record_bytes, row_record_bytes(micro, record_bytes))
 
 
 @device_function

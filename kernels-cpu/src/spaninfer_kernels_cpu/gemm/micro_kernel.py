@@ -34,7 +34,7 @@ EXPANDED_CHANNELS = 1024  # of a part of a panel of such bytes: 66 KB
 EXPANDED_ABOVE = 32  # rows: a panel is expanded in the time in which 15 are multiplied (Zen 4)
 BESIDE = 1 << 20  # bytes of the second cache for activations
 K_BLOCK_BYTES = BESIDE // 128
-FINISHED_ROWS = 4
+FINISHED_ROWS = 2
 SMALL_TILE_ROWS = 4
 SQUARE_ROWS, SQUARE_BLOCKS = 2 * TILE_ROWS, 2
 

@@ -10,8 +10,8 @@ from spaninfer_kernels_cpu.codegen.inline_function import always_inline
 from spaninfer_kernels_cpu.codegen.memory import stack
 from spaninfer_kernels_cpu.codegen.prefetch import Lines, ask_for_share, part_of, share_of
 from spaninfer_kernels_cpu.codegen.specialization import specialized
-from spaninfer_kernels_cpu.gemm import amx_tile, paced_tile
-from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided
+from spaninfer_kernels_cpu.gemm import paced_tile
+from spaninfer_kernels_cpu.gemm.amx_tile import Sizes, Strided, fill_line
 from spaninfer_kernels_cpu.gemm.code_dots import add_dots, add_half_dots, start_dots
 from spaninfer_kernels_cpu.gemm.code_scales import add_scaled, expand_scales
 from spaninfer_kernels_cpu.gemm.code_unit import LOWER, UPPER, WHOLE
@@ -46,7 +46,7 @@ _STEPS = 32  # of numbers between two requests: 8 KB of a panel
 
 def _choose_fill(micro: MicroKernel) -> Any:
     if micro.uses_amx:
-        return _fill_by_amx
+        return _fill_line
     return _fill_at_a_pace if micro.at_once > 0 else _fill_by_vectors
 
 
@@ -57,7 +57,7 @@ def fill_tile(
     """Write the products of a panel and of rows to out[micro.rows 64], float32.
 
     Rows of out behind the last of `rows` hold anything. `coming` are to be on their way to the
-    second cache meanwhile.
+    second cache meanwhile. AMX tiles fill lines so (`amx_tile`), and not squares.
     """
     raise NotImplementedError("exists in Numba functions only")
 
@@ -78,15 +78,20 @@ def _fill_at_a_pace(
     paced_tile.fill(micro, weights, rows, sizes, out, coming)
 
 
-def _fill_by_amx(
-    micro: MicroKernel, weights: int, rows: Strided, sizes: Sizes, out: int, coming: Lines
+def _fill_line(
+    micro: MicroKernel,
+    weights: int,
+    rows: Strided,
+    sizes: Sizes,
+    out: int,
+    coming: Lines,  # noqa: ARG001
 ) -> None:
-    amx_tile.fill(micro, weights, rows, sizes, out, coming)
+    fill_line(micro, weights, rows, sizes, out)
 
 
 @specialized(lambda micro: _release if micro.uses_amx else _keep)
 def release_amx(micro: MicroKernel) -> None:
-    """Give back what `fill_tile` took and kept for the next one: once per task, it is slow."""
+    """Give back what tiles took and kept for the next ones: once per task, it is slow."""
     raise NotImplementedError("exists in Numba functions only")
 
 
