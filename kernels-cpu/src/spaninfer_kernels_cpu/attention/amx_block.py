@@ -35,11 +35,10 @@ from spaninfer_kernels_cpu.codegen.array_view import floats_at
 from spaninfer_kernels_cpu.codegen.device_function import device_function
 from spaninfer_kernels_cpu.codegen.elements import FLOAT32, read, smaller
 from spaninfer_kernels_cpu.codegen.memory import StackBytes, stack
-from spaninfer_kernels_cpu.gemm.amx_tile import (
-    load_rows,
+from spaninfer_kernels_cpu.gemm.amx_square import (
+    Square,
     load_sums,
-    load_weights,
-    multiply,
+    multiply_step,
     store_sums,
     zero_sums,
 )
@@ -119,11 +118,10 @@ def _score(micro: MicroKernel, rows: Rows, size: int, scratch: Scratch) -> None:
     queries = scratch.queries + rows.first * size * 2
     for key in range(rows.start, rows.stop, _SQUARE):
         keys = scratch.keys + key // PANEL * (size // 2 * STEP_BYTES) + key % PANEL * 4
-        zero_sums(rows.num_queries)
-        for channel in range(0, size, _SQUARE):
-            load_weights(keys + channel // 2 * STEP_BYTES, STEP_BYTES)
-            load_rows(queries + channel * 2, size * 2, rows.num_queries)
-            multiply(micro, rows.num_queries)
+        square = Square(queries, size * 2, 0, keys, size // _SQUARE, TILE_BYTES)
+        zero_sums()
+        for step in range(square.steps):
+            multiply_step(micro, square, step, rows.num_queries)
         store_sums(scratch.scores + key * 4, SCORE_BYTES, rows.num_queries)
 
 
@@ -158,11 +156,10 @@ def _add(micro: MicroKernel, rows: Rows, size: int, is_first: bool, scratch: Scr
         values = scratch.values + channel // PANEL * PANEL * STEP_BYTES + channel % PANEL * 4
         sums = scratch.sums + rows.first * width + channel * 4
         if is_first:
-            zero_sums(rows.num_queries)
+            zero_sums()
         else:
             load_sums(sums, width, rows.num_queries)
-        for key in range(rows.start, rows.stop, _SQUARE):
-            load_weights(values + key // 2 * STEP_BYTES, STEP_BYTES)
-            load_rows(scratch.scores + key * 2, SCORE_BYTES, rows.num_queries)
-            multiply(micro, rows.num_queries)
+        square = Square(scratch.scores, SCORE_BYTES, 0, values, rows.stop // _SQUARE, TILE_BYTES)
+        for step in range(rows.start // _SQUARE, square.steps):
+            multiply_step(micro, square, step, rows.num_queries)
         store_sums(sums, width, rows.num_queries)

@@ -65,7 +65,7 @@ def end_square(micro: MicroKernel, job: Square, count: int, out: int) -> None:
         weights = job.weights + steps * (job.chunk // 4 * STEP_BYTES)
         _multiply_last(micro, job, (job.x + steps * job.chunk, weights), out)
     else:
-        _store_sums(out, count)
+        store_sums(out, STEP_BYTES, count)
 
 
 @device_function
@@ -106,24 +106,37 @@ def _multiply_last(micro: MicroKernel, job: Square, at: tuple[int, int], out: in
 def begin_square(source: int, count: int) -> None:
     """Read the sums of up to 32 rows, STEP_BYTES apart; `source` 0 is zeros."""
     if source == 0:
-        amx.zero(C00)
-        amx.zero(C01)
-        amx.zero(C10)
-        amx.zero(C11)
+        zero_sums()
     else:
-        amx.load(C00, source, STEP_BYTES)
-        amx.load(C01, source + BLOCK_BYTES, STEP_BYTES)
-        if count > TILE_ROWS:
-            lower = source + TILE_ROWS * STEP_BYTES
-            amx.load(C10, lower, STEP_BYTES)
-            amx.load(C11, lower + BLOCK_BYTES, STEP_BYTES)
+        load_sums(source, STEP_BYTES, count)
 
 
 @device_function
-def _store_sums(out: int, count: int) -> None:
-    amx.store(C00, out, STEP_BYTES)
-    amx.store(C01, out + BLOCK_BYTES, STEP_BYTES)
+def zero_sums() -> None:
+    """Set the sums to zero."""
+    amx.zero(C00)
+    amx.zero(C01)
+    amx.zero(C10)
+    amx.zero(C11)
+
+
+@device_function
+def load_sums(source: int, stride: int, count: int) -> None:
+    """Read the sums of up to 32 rows, which are `stride` bytes apart."""
+    amx.load(C00, source, stride)
+    amx.load(C01, source + BLOCK_BYTES, stride)
     if count > TILE_ROWS:
-        lower = out + TILE_ROWS * STEP_BYTES
-        amx.store(C10, lower, STEP_BYTES)
-        amx.store(C11, lower + BLOCK_BYTES, STEP_BYTES)
+        lower = source + TILE_ROWS * stride
+        amx.load(C10, lower, stride)
+        amx.load(C11, lower + BLOCK_BYTES, stride)
+
+
+@device_function
+def store_sums(out: int, stride: int, count: int) -> None:
+    """Write the sums of up to 32 rows, `stride` bytes apart."""
+    amx.store(C00, out, stride)
+    amx.store(C01, out + BLOCK_BYTES, stride)
+    if count > TILE_ROWS:
+        lower = out + TILE_ROWS * stride
+        amx.store(C10, lower, stride)
+        amx.store(C11, lower + BLOCK_BYTES, stride)
