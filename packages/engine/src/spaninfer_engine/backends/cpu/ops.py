@@ -48,6 +48,7 @@ from spaninfer_engine.backends.cpu.quantised import (
     keep_codes_together,
     kernel_format,
     pack_quantised,
+    stored_format,
 )
 from spaninfer_engine.backends.cpu.script import Workers, chain
 from spaninfer_engine.backends.cpu.tuning import GemmTuner
@@ -78,9 +79,15 @@ class WeightForms:
 
     @property
     def rounds_activations(self) -> bool:
-        """True if GEMMs round activations to codes of 8 bits, which bfloat16 rounds less."""
-        codes = None if self.format is None else self.format.codes
-        return codes is not None and codes.activation_bits <= 8
+        """True if GEMMs round activations to codes of 8 bits, which bfloat16 rounds less.
+
+        Of quantised weights in a file, if all of them are multiplied by such codes.
+        """
+        made = (
+            [self.format] if self.format is not None else map(stored_format, self.formats.values())
+        )
+        codes = [None if each is None else each.codes for each in made]
+        return bool(codes) and all(each and each.activation_bits <= 8 for each in codes)
 
 
 class CpuOps(ReferenceOps):

@@ -43,19 +43,19 @@ _SMALLEST_HALF = 2.0**-127
 
 def kernel_format(formats: Sequence[WeightFormat]) -> Format | None:
     """Return the format in which GEMMs hold weights of these; None where there is none."""
-    found = {_format(each) for each in formats}
+    found = {stored_format(each) for each in formats}
     return found.pop() if len(found) == 1 else None
 
 
 def keep_codes_together(formats: Sequence[WeightFormat | None]) -> bool:
     """Return True if joining these weights does not force any of them to be dequantised."""
-    found = {None if each is None else _format(each) for each in formats}
+    found = {None if each is None else stored_format(each) for each in formats}
     return len(found) == 1
 
 
 def kept_bits(format: WeightFormat) -> float | None:
     """Return the bits of a weight in its GEMM's format, scales included; None without one."""
-    kept = _format(format)
+    kept = stored_format(format)
     if kept is None or kept.codes is None:
         return None
     bits = kept.codes.bits
@@ -64,7 +64,7 @@ def kept_bits(format: WeightFormat) -> float | None:
     return bits + kept.codes.parameter_bits / kept.codes.record_groups / kept.group
 
 
-def _format(format: WeightFormat) -> Format | None:
+def stored_format(format: WeightFormat) -> Format | None:
     """Return the format that holds codes and scales as they are."""
     codes = _codes(format)
     if codes is None:
