@@ -83,9 +83,9 @@ class WeightForms:
 
         Of quantised weights in a file, if all of them are multiplied by such codes.
         """
-        made = (
-            [self.format] if self.format is not None else map(stored_format, self.formats.values())
-        )
+        made = [self.format]
+        if self.format is None:
+            made = [stored_format(each) for each in self.formats.values()]
         codes = [None if each is None else each.codes for each in made]
         return bool(codes) and all(each and each.activation_bits <= 8 for each in codes)
 
