@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spaninfer.bench.cpu.divergence import TOKENS, logits_of, texts
 from spaninfer_engine.config import QuantizeGroup
 from spaninfer_engine.load import open_checkpoint
-from spaninfer_engine.load.packed.packing import GROUPED
+from spaninfer_engine.load.packed.packing import CPU_GROUPED
 from spaninfer_kernels_cpu import Format, Layout
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ GROUPS: tuple[QuantizeGroup, ...] = (32, 64, 128)
 def formats() -> Iterator[tuple[str, dict[str, Any], Format]]:
     """Yield names, fields of EngineConfig, and formats of weights."""
     yield "bfloat16", {"quantize": "bfloat16"}, Format("bfloat16")
-    for kind in GROUPED:
+    for kind in CPU_GROUPED:
         for group in GROUPS:
             asked = {"quantize": kind, "quantize_group": group}
             yield f"{kind} g{group}", asked, Format(kind, group)

@@ -42,7 +42,7 @@ Head = Literal["same", "16 bits"]
 
 FORMATS: tuple[tuple[Quantize | None, QuantizeGroup | None], ...] = (
     (None, None), ("fp8", None), ("w8a8", None), ("int8", "row"), ("int8", 32),
-    ("int4", 32), ("int4", 64), ("int4", 128),
+    ("int4", 32), ("int4", 64), ("int4", 128), ("w4afp8", 32), ("w4afp8", 64), ("w4afp8", 128),
     ("int6", 32), ("int5", 32), ("int3.5", 32), ("int3", 32), ("int2", 32),
 )  # fmt: skip
 FEW = 16  # tokens of a step, whose products are other kernels

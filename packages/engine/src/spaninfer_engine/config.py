@@ -17,6 +17,7 @@ Quantize = Literal[
     "bfloat16",
     "fp8",
     "w8a8",
+    "w4afp8",
     "w8a16",
     "w7a7",
     "w13a13",
@@ -46,9 +47,11 @@ def default_group(quantize: Quantize) -> QuantizeGroup:
     32, as measured and published: a row's one scale costs 3 times as much in int8, 1.6e-4 nats,
     where llama.cpp's groups of 32 cost 5.4e-5 (docs/decisions/0027). Of w13a13 64: groups of 128
     embed 7 % more texts a second, but outliers may then cost cosines their fifth digit
-    (docs/measurements/cpu-kernels.md).
+    (docs/measurements/cpu-kernels.md). Of w4afp8 128: sums of a group are scaled, which takes a
+    quarter of a GEMM's issue slots, and in groups of 32 all of them (docs/decisions/0038).
     """
-    return 64 if quantize == "w13a13" else 32
+    known: dict[Quantize, QuantizeGroup] = {"w13a13": 64, "w4afp8": 128}
+    return known.get(quantize, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,24 +38,29 @@ def said(answer: Completion) -> list[tuple[tuple[int, float], ...]]:
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 @pytest.mark.parametrize(
-    "name", ["wide llama3", "wide qwen2 7 to 1", "wide gemma2", "wide mixtral"]
+    ("name", "quantize"),
+    [
+        *((name, None) for name in ("wide llama3", "wide qwen2 7 to 1", "wide gemma2")),
+        *((name, "w4afp8") for name in ("wide llama3", "wide qwen2 7 to 1")),
+        ("wide mixtral", None),
+    ],
 )
 def test_no_bit_of_a_request_depends_on_what_runs_beside_it(
-    name: str, graphs: bool, load: Load
+    name: str, quantize: str | None, graphs: bool, load: Load
 ) -> None:
     case = load(name)
     mine = case.golden().prompt
-    with engine_of(case, graphs=False, prefix_cache=False) as engine:
+    with engine_of(case, quantize=quantize, graphs=False, prefix_cache=False) as engine:
         alone = said(engine.generate(mine, SAMPLING))
 
-    with engine_of(case, graphs=graphs) as engine:
+    with engine_of(case, quantize=quantize, graphs=graphs) as engine:
         assert said(engine.generate(mine, SAMPLING)) == alone
         again = engine.generate(mine, SAMPLING)
         assert again.usage.cached_len > 0
         assert said(again) == alone
         beside_three = engine.generate([*OTHERS[:3], mine], SAMPLING)
         assert said(beside_three[-1]) == alone
-    with engine_of(case, graphs=graphs, step_tokens=96) as engine:
+    with engine_of(case, quantize=quantize, graphs=graphs, step_tokens=96) as engine:
         for place in (0, 40):
             batch = [*OTHERS[:place], mine, *OTHERS[place:]]
             answers = engine.generate(batch, SAMPLING)

@@ -55,12 +55,13 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (
             BARE,
             {"quantize": "int7"},
-            "allowed are bfloat16, fp8, w8a8, w8a16, w7a7, w13a13, int8, int6, int5, int4, iq4_nl, "
-            "int3.5, int3, int2",
+            "allowed are bfloat16, fp8, w8a8, w4afp8, w8a16, w7a7, w13a13, int8, int6, int5, int4, "
+            "iq4_nl, int3.5, int3, int2",
         ),
         (BARE, {"quantize": "int3_5"}, r"did you mean 'int3\.5'\?"),
         (BARE, {"quantize": "3.5"}, r"did you mean 'int3\.5'\?"),
         (BARE, {"quantize": "int35"}, r"did you mean 'int3\.5'\?"),
+        (BARE, {"quantize": "w4a8"}, r"did you mean 'w4afp8'\?"),
         (BARE, {"backend": "refernce"}, "did you mean 'reference'"),
         (BARE, {"quantize_group": 32}, "quantize_group only applies to"),
         (
@@ -70,6 +71,22 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         ),
         (BARE, {"quantize": "int8", "quantize_group": 48}, "allowed are 32, 64, 128, row"),
         (BARE, {"quantize": "w13a13", "quantize_group": "row"}, "choose 32, 64 or 128, or leave"),
+        (
+            WITH_KERNELS,
+            {"quantize": "w4afp8", "quantize_group": "row"},
+            "'row' for w4afp8, .* 14 bits of FP8's tensor cores; choose 32, 64 or 128, or leave",
+        ),
+        (BARE, {"quantize": "w4afp8"}, r"quantize w4afp8 requires --backend cuda \(got cpu\)"),
+        (
+            WITH_TORCH,
+            {"quantize": "w4afp8", "backend": "torch"},
+            r"requires --backend cuda \(got torch",
+        ),
+        (
+            BARE,
+            {"quantize": "w4afp8", "backend": "reference"},
+            r"requires --backend cuda \(got reference",
+        ),
         (WITH_TORCH, {"quantize": "fp8", "backend": "torch"}, r"requires --backend cuda \(got t"),
         (
             WITH_KERNELS,
@@ -213,6 +230,12 @@ def test_an_encoder_in_codes_on_backend_cuda_is_refused_with_the_backends_that_h
         )
 
 
+@pytest.mark.parametrize("quantize", ["fp8", "w4afp8"])
+def test_an_encoder_in_codes_that_no_backend_has_is_refused(quantize):
+    with pytest.raises(ConfigError, match=f"an encoder in quantize {quantize} is supported by no"):
+        decide_compute(asked(quantize=quantize), "bfloat16", WITH_KERNELS, result=Result.VECTORS)
+
+
 @pytest.mark.parametrize(
     ("machine", "backend", "quantize", "held"),
     [
@@ -225,6 +248,7 @@ def test_an_encoder_in_codes_on_backend_cuda_is_refused_with_the_backends_that_h
         (WITH_KERNELS, "cuda", "int3.5", "; held in 4 bits"),
         (WITH_KERNELS, "cuda", "int5", "; held in 8 bits"),
         (WITH_KERNELS, "cuda", "int4", ""),
+        (WITH_KERNELS, "cuda", "w4afp8", ""),
         (BARE, "cpu", "iq4_nl", ""),
         (WITH_KERNELS, "cuda", "iq4_nl", "; held in 8 bits"),
     ],
@@ -236,5 +260,5 @@ def test_the_plan_says_where_rounded_weights_take_more_bits_than_they_have(
 
     (weights,) = [each for each in compute.decisions if each.what == "weights"]
     assert weights.value == quantize
-    group = 64 if quantize == "w13a13" else 32
+    group = {"w13a13": 64, "w4afp8": 128}.get(quantize, 32)
     assert weights.why == f"requested: one scale per group of {group} channels" + held

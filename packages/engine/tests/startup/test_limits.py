@@ -21,7 +21,11 @@ from spaninfer_engine.startup.limits import (
     resolve,
     served_name,
 )
-from spaninfer_engine.startup.weight_memory import StoredWeights, refuse_oversized
+from spaninfer_engine.startup.weight_memory import (
+    StoredWeights,
+    estimated_weight_bytes,
+    refuse_oversized,
+)
 
 GIB = 1 << 30
 
@@ -247,6 +251,19 @@ def test_weights_take_what_they_are_stored_or_quantised_in_and_nothing_where_the
                 asked(**options), compute, model, needed // 2, StoredWeights(stored_as)
             )
     refuse_oversized(asked(), compute, model, step, StoredWeights(mapped=True))
+
+
+@pytest.mark.parametrize(("group", "bits"), [(None, 4.125), (64, 4.25), (32, 4.5)])
+def test_weights_for_activations_in_fp8_take_four_bits_and_scales_of_16(group, bits):
+    table, matrix = (Weight(name, (1000, 1 << 10)) for name in ("embedding", "matrix"))
+    head = Head(Linear(matrix), tied=False)
+    model = replace(decoder(), vocab=1, embedding=Embedding(table), head=head)
+    options = asked(quantize="w4afp8", quantize_group=group, backend="cuda")
+
+    compute = decide_compute(options, "bfloat16", WITH_KERNELS)
+
+    taken = estimated_weight_bytes(options, compute, model, StoredWeights("bfloat16"))
+    assert taken == 1000 * 1024 * bits / 8
 
 
 def test_published_codes_take_their_own_bits_where_gemms_have_them():

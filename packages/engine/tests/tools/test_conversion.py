@@ -284,6 +284,13 @@ def test_a_folder_with_a_scale_per_row_is_read_unless_other_groups_are_asked_for
         Engine(row, **asked | {"quantize_group": 32})
 
 
+def test_a_format_that_no_folder_holds_is_refused(model: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"in w4afp8.* at every start; give --quantize w4afp8 th"):
+        convert(model, tmp_path / "out", quantize="w4afp8")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_new_and_empty_folders_are_written(model: Path, tmp_path: Path):
     used = tmp_path / "used"
     used.mkdir()

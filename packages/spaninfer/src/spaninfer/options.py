@@ -86,18 +86,21 @@ KVDTypeOption = Annotated[
 QuantizeOption = Annotated[
     Quantize | None,
     _one_of(
-        "Quantise weights while loading: fp8 and w8a8 on backend cuda; bfloat16, w8a16 (int8 "
-        "with activations in 16 bits), w13a13 (13 bits of both: float32's vectors of an "
-        "encoder, faster) and w7a7 (181 levels of both) on cpu; int8 to int2, and "
-        "iq4_nl (uneven levels, more exact than int4; 8 bits on cuda), on all, where torch and "
-        "reference keep the rounded numbers and save no memory.",
+        "Quantise weights while loading: fp8, w8a8 and w4afp8 (int4 with activations in FP8) on "
+        "backend cuda; bfloat16, w8a16 (int8 with activations in 16 bits), w13a13 (13 bits of "
+        "both: float32's vectors of an encoder, faster) and w7a7 (181 levels of both) on cpu; int8 "
+        "to int2, and iq4_nl (uneven levels, more exact than int4; 8 bits on cuda), on all, where "
+        "torch and reference keep the rounded numbers and save no memory.",
         Quantize,
     ),
 ]
 GroupName = Literal["32", "64", "128", "row"]
 QuantizeGroupOption = Annotated[
     GroupName | None,
-    _one_of("Number of channels that share a scale; default: 32, of w13a13 64.", GroupName),
+    _one_of(
+        "Number of channels that share a scale; default: 32, of w13a13 64, of w4afp8 128.",
+        GroupName,
+    ),
 ]
 MaxLen = Annotated[
     int | None, _engine("Most tokens of prompt and answer together; default: the model's own.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend
@@ -16,9 +17,10 @@ from spaninfer_engine.config import (
     Decision,
     DType,
     EngineConfig,
+    Quantize,
 )
 from spaninfer_engine.errors import ConfigError
-from spaninfer_engine.load.packed.packing import GROUPED, WIDE_NAMES, number_bits, packing_of
+from spaninfer_engine.load.packed.packing import GROUPED, number_bits, packing_of
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
 
@@ -131,6 +133,13 @@ def _check_options(asked: EngineConfig, backend: Backend) -> None:
         )
 
 
+_HOW_SUMMED: Mapping[Quantize, str] = {
+    "w13a13": "in 32 bits",
+    "w4afp8": "in the 14 bits of FP8's tensor cores",
+}
+"""Formats whose groups are no whole row, because products are summed in few bits."""
+
+
 def refuse_group(asked: EngineConfig) -> None:
     """Raise ConfigError for a group of weights that share no scales in groups."""
     if asked.quantize_group is not None and asked.quantize not in GROUPED:
@@ -138,10 +147,11 @@ def refuse_group(asked: EngineConfig) -> None:
             f"quantize_group only applies to {' and '.join(GROUPED)}; add --quantize "
             f"{'|'.join(GROUPED)} or drop --quantize-group"
         )
-    if asked.quantize in WIDE_NAMES and asked.quantize_group == "row":
+    how = None if asked.quantize is None else _HOW_SUMMED.get(asked.quantize)
+    if how is not None and asked.quantize_group == "row":
         raise ConfigError(
             f"quantize_group is 'row' for {asked.quantize}, whose products of 128 channels at most "
-            "are summed in 32 bits; choose 32, 64 or 128, or leave quantize_group out"
+            f"are summed {how}; choose 32, 64 or 128, or leave quantize_group out"
         )
 
 
@@ -152,10 +162,11 @@ def _check_quantize(asked: EngineConfig, backend: Backend, result: Result) -> No
     able = " or ".join(
         each.name for each in BACKENDS.values() if asked.quantize in each.quantizes_for(result)
     )
-    model = "an encoder in " if result is Result.VECTORS else ""
+    what = f"{'an encoder in ' if result is Result.VECTORS else ''}quantize {asked.quantize}"
+    if not able:
+        raise ConfigError(f"{what} is supported by no backend; leave quantize out")
     raise ConfigError(
-        f"{model}quantize {asked.quantize} requires --backend {able} (got {backend.name}); or "
-        "leave quantize out"
+        f"{what} requires --backend {able} (got {backend.name}); or leave quantize out"
     )
 
 

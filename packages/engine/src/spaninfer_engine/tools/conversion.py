@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from spaninfer_engine.backends.registry import CPU, CUDA
 from spaninfer_engine.config import EngineConfig, Quantize, QuantizeGroup
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load import Checkpoint, open_checkpoint
@@ -88,6 +89,12 @@ def _plan(
         names = rounded_names(resolve_decoder(asked, checkpoint))
         rounded = RoundedWeights(checkpoint.reader, names, asked.quantize)
         return lambda folder: write_rounded(folder, checkpoint, rounded, of_weights, report)
+    if asked.quantize in CUDA.quantizes and asked.quantize not in CPU.quantizes:
+        raise ConfigError(
+            f"no folder holds weights in {asked.quantize}, which backend cuda rounds them to at "
+            f"every start; give --quantize {asked.quantize} there, or convert to "
+            f"{', '.join((*SCHEMES, *CPU.quantizes))}"
+        )
     packing = packing_of(asked.quantize, asked.quantize_group)
     weights = _packed_weights(asked, checkpoint, progress, report)
     return lambda folder: _write_packed(folder, checkpoint, weights, packing)

@@ -23,7 +23,7 @@ from spaninfer_engine.backends.start import BoundModel, HostStart, Start
 from spaninfer_engine.backends.start import Tell as StageTell
 from spaninfer_engine.cache.memory_plan import Needs
 from spaninfer_engine.config import EngineConfig
-from spaninfer_engine.load.packed.packing import GROUPED, packing_of
+from spaninfer_engine.load.packed.packing import CPU_GROUPED, packing_of
 from spaninfer_engine.ops.table import Ops
 
 TUNING = replace(HOST_TUNING, mixed_prompt_tokens=64, short_tokens=64, text_tokens=768)
@@ -55,7 +55,7 @@ class CpuBackend(Backend):
     can_tune = True
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
     latent_scales = 2
-    quantizes = ("bfloat16", *GROUPED)
+    quantizes = ("bfloat16", *CPU_GROUPED)
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""
@@ -83,6 +83,7 @@ class CpuBackend(Backend):
         packing = packing_of(asked.quantize, asked.quantize_group)
         assert packing.quantize != "fp8", options
         assert packing.quantize != "w8a8", options
+        assert packing.quantize != "w4afp8", options
         format = None if packing.quantize is None else Format(packing.quantize, packing.group)
         return CpuOps(
             dtype,

@@ -49,7 +49,7 @@ class CudaBackend(Backend):
     summary = "kernels of our own"
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
-    quantizes = ("fp8", "w8a8", *ROUNDED_NAMES)
+    quantizes = ("fp8", "w8a8", "w4afp8", *ROUNDED_NAMES)
     code_activations = "16-bit activations"
     is_invariant = True
     can_keep_head = True

@@ -21,7 +21,9 @@ ROUNDED_NAMES: tuple[Quantize, ...] = (*GRID_NAMES, *TABLE_NAMES)
 """Levels of either kind."""
 WIDE_NAMES: tuple[Quantize, ...] = ("w13a13",)
 """Whole numbers of 16 bits with a sign, a scale of each group, which is no whole row."""
-GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *WIDE_NAMES, *ROUNDED_NAMES)
+CPU_GROUPED: tuple[Quantize, ...] = ("w8a16", "w7a7", *WIDE_NAMES, *ROUNDED_NAMES)
+"""Quantised values that share scales, and that backend cpu multiplies."""
+GROUPED: tuple[Quantize, ...] = ("w4afp8", *CPU_GROUPED)
 """Quantised values that share scales."""
 WAY_OUT = "use the checkpoint that was converted"
 
@@ -54,14 +56,14 @@ def number_bits(quantize: Quantize) -> float:
     >>> number_bits("int3.5"), number_bits("fp8")
     (3.5, 8.0)
     """
-    known = {"bfloat16": 16.0, "w13a13": 16.0, "iq4_nl": 4.0}
+    known = {"bfloat16": 16.0, "w13a13": 16.0, "iq4_nl": 4.0, "w4afp8": 4.0}
     known |= dict.fromkeys(("fp8", "w8a8", "w8a16", "w7a7"), 8.0)
     return known.get(quantize) or float(quantize.removeprefix("int"))
 
 
 def parameter_bits(quantize: Quantize) -> int:
     """Return the bits of a group's scale, in 32 or in 16 bits, and of a bias where there is one."""
-    return 16 if quantize in (*TABLE_NAMES, *WIDE_NAMES) else 32
+    return 16 if quantize in ("w4afp8", *TABLE_NAMES, *WIDE_NAMES) else 32
 
 
 def packing_of(quantize: Quantize | None, quantize_group: QuantizeGroup | None = None) -> Packing:

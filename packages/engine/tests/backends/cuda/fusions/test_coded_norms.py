@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from cases import SEED
 from families import FAMILIES
+from host_packing import pack_on_host
 from oracle import Oracle
 from spaninfer_engine.backends.cuda.fusions.coded_norms import NormKernel, Projection
 from spaninfer_engine.backends.cuda.fusions.coded_norms import _readers as readers_of
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
 from spaninfer_engine.backends.cuda.ops import CudaOps
 from spaninfer_engine.backends.cuda.weights.packing import WeightForms
+from spaninfer_engine.backends.cuda.weights.quantised import format_of_packing
+from spaninfer_engine.backends.cuda.weights.scaled import codes_of_packing
+from spaninfer_engine.load.packed.packing import packing_of
 from spaninfer_engine.ops.bound import TEXT, BoundKernel
 from spaninfer_engine.ops.operation import Operation
 from spaninfer_engine.program.bind import bind
@@ -37,9 +41,16 @@ def _norms(name: str, folder: Path, weights: WeightForms) -> tuple[list[bool], i
     return [all(norm.codes_only for norm in each.norms) for each in made], layers
 
 
+@pytest.mark.parametrize("quantize", ["fp8", "w4afp8"])
 @pytest.mark.parametrize("name", ["wide llama3", "wide qwen3"])
-def test_norms_between_projections_of_codes_write_nothing_else(name: str, tmp_path: Path) -> None:
-    alone, layers = _norms(name, tmp_path, WeightForms(Codes("fp8")))
+def test_norms_between_projections_of_codes_write_nothing_else(
+    name: str, quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_on_host(monkeypatch)
+    packing = packing_of(quantize)
+    rounding = codes_of_packing(packing) or format_of_packing(packing)
+
+    alone, layers = _norms(name, tmp_path, WeightForms(rounding))
 
     # The last attention computes some rows again, and the head is a projection like any other.
     read_elsewhere = {2 * (layers - 1) - 1, 2 * layers - 1}
@@ -47,8 +58,14 @@ def test_norms_between_projections_of_codes_write_nothing_else(name: str, tmp_pa
     assert alone == [number not in read_elsewhere for number in range(2 * layers)]
 
 
-def test_norms_before_numbers_write_numbers(tmp_path: Path) -> None:
-    alone, layers = _norms("wide llama3", tmp_path, WeightForms())
+@pytest.mark.parametrize("quantize", [None, "int4"])
+def test_norms_before_numbers_write_numbers(
+    quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_on_host(monkeypatch)
+    weights = WeightForms(format_of_packing(packing_of(quantize)))
+
+    alone, layers = _norms("wide llama3", tmp_path, weights)
 
     assert alone == [False] * 2 * layers
 

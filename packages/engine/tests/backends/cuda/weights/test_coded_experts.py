@@ -21,6 +21,7 @@ from spaninfer_op_reference import (
 
 torch = pytest.importorskip("torch")
 
+from host_packing import pack_on_host  # noqa: E402
 from spaninfer_engine.backends.cuda.kernels.experts import ExpertCall, ExpertLayer  # noqa: E402
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels  # noqa: E402
 from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm  # noqa: E402
@@ -29,6 +30,7 @@ from spaninfer_engine.backends.cuda.weights.coded_experts import (  # noqa: E402
     can_hold,
     expert_format,
     pack_coded,
+    round_experts,
 )
 from spaninfer_engine.backends.cuda.weights.experts import DOWN, GATE_UP  # noqa: E402
 from spaninfer_engine.backends.cuda.weights.packing import WeightForms  # noqa: E402
@@ -106,6 +108,23 @@ def test_odd_sizes_are_expanded() -> None:
     assert not can_hold([replace(weight, codes=weight.codes[:, :, :60])])
 
 
+def test_experts_rounded_for_activations_in_e4m3_are_those_of_int4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pack_on_host(monkeypatch)
+    gemm = QuantizedGemm(Kernels(torch.bfloat16, torch.device("cpu")))
+    numbers = torch.randn(2, 64, 128, generator=torch.Generator().manual_seed(0))
+
+    packed, expected = (
+        round_experts(numbers, format_of_packing(packing_of(each, 64)), gemm)
+        for each in ("w4afp8", "int4")
+    )
+
+    assert packed.format == expected.format == QuantizedFormat(4, 64)
+    assert torch.equal(packed.records, expected.records)
+    assert torch.equal(packed.factors, expected.factors)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("tokens", [1, 70])
@@ -136,7 +155,9 @@ def test_a_layer_of_published_codes_is_its_definition(name: str, tokens: int) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("inner", [INNER, 136], ids=["whole blocks", "parts of blocks"])
-@pytest.mark.parametrize(("quantize", "most"), [("int8", 0.02), ("int4", 0.2), ("fp8", 0.06)])
+@pytest.mark.parametrize(
+    ("quantize", "most"), [("int8", 0.02), ("int4", 0.2), ("fp8", 0.06), ("w4afp8", 0.2)]
+)
 def test_experts_are_rounded_while_loading_as_other_weights_are(
     quantize: Any, most: float, inner: int
 ) -> None:

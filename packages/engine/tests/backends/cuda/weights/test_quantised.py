@@ -17,7 +17,9 @@ from spaninfer_op_reference import (
     E2M1,
     QuantizedWeight,
     dequantize_weight,
+    gated,
     grid_format,
+    quantize_fp8,
     quantize_to_grid,
     quantize_to_table,
     table_format,
@@ -25,6 +27,7 @@ from spaninfer_op_reference import (
 
 torch = pytest.importorskip("torch")
 
+from host_packing import pack_on_host  # noqa: E402
 from spaninfer_engine.backends.cuda.weights.linear import GATED_GEMM, GEMM  # noqa: E402
 from spaninfer_engine.backends.cuda.weights.quantised import (  # noqa: E402
     format_of,
@@ -205,6 +208,21 @@ def test_rounding_while_loading_is_off_by_what_the_bits_say(
     assert abs(error[2, 3]) < 100 * most
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_codes_for_activations_in_e4m3_are_those_of_int4(group: Any) -> None:
+    formats = [format_of_packing(packing_of(each, group)) for each in ("int4", "w4afp8")]
+    weight = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 208), np.float32))
+
+    plain, coded = (round_weight(weight, format) for format in formats if format is not None)
+
+    assert formats == [
+        QuantizedFormat(4, group),
+        QuantizedFormat(4, group, activations="e4m3"),
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(plain, coded, strict=True))
+    assert format_of_packing(packing_of("w4afp8")) == QuantizedFormat(4, 128, activations="e4m3")
+
+
 def test_of_four_bits_scales_shrink_where_the_error_is_less_for_it() -> None:
     format = QuantizedFormat(4, 128)
     weight = torch.from_numpy(np.random.default_rng(0).standard_normal((64, 128), np.float32))
@@ -214,6 +232,23 @@ def test_of_four_bits_scales_shrink_where_the_error_is_less_for_it() -> None:
     largest = weight.abs().amax(1)
     assert (scales[:, 0].abs().float() * factors * 8 < largest * 0.99).sum() > 32
     assert ((codes == 0) | (codes == 15)).any(1).all()
+
+
+def test_rows_that_kernels_of_e4m3_cannot_read_stay_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spaninfer_engine.backends.cuda.ops import CudaOps
+    from spaninfer_engine.backends.cuda.weights.packing import WeightForms
+
+    pack_on_host(monkeypatch)
+    format = QuantizedFormat(4, 128, activations="e4m3")
+    ops = CudaOps("bfloat16", "cpu", weights=WeightForms(format))
+    weight = np.random.default_rng(0).standard_normal((64, 264)).astype(np.float32)
+
+    kept, packed = ops.pack([weight], GEMM), ops.pack([weight[:, :256]], GEMM)
+
+    assert torch.equal(kept, torch.from_numpy(weight).bfloat16())
+    assert packed.packed.format == format
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
@@ -288,3 +323,43 @@ def test_gates_of_weights_that_were_rounded_while_loading(bits: Any, group: int 
         size = x.double().abs() @ numbers.abs().T
         sizes = (size[:, :inner] * up.abs() + size[:, inner:] * gate.abs()) * 1.2 + exact.abs()
         assert ((found.double() - exact).abs() <= 2.0**-8 * sizes).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_gemms_of_activations_in_e4m3_are_those_of_what_their_codes_stand_for(
+    group: Any, dtype: str
+) -> None:
+    """Codes of x that tip by a rounding of its quotients, and sums of 14 bits, are seen by no 256th
+    of a result's size; x that was not quantised by 2.6 %.
+    """
+    format, inner, outputs = QuantizedFormat(4, group, activations="e4m3"), 528, 208
+    ops, draw = _ops(dtype, format), np.random.default_rng(0)
+    weight = draw.standard_normal((outputs, inner)).astype(np.float32)
+    kept = torch.from_numpy(weight).to(ops.dtype).float()
+    codes, scales, factors = round_weight(kept.cuda(), format)
+    shown = [each.cpu().numpy() for each in (codes, scales, scales, factors)]
+    numbers = _meant(format, *shown)  # type: ignore[arg-type]
+    plain, gates = ops.pack([weight], GEMM), ops.pack([weight], GATED_GEMM)
+    bias = torch.randn(outputs, device="cuda").to(ops.dtype)
+
+    for rows in (1, 8, 64, 256, 1100):
+        x = torch.randn(rows, inner, device="cuda").to(ops.dtype)
+        residual = torch.randn(rows, outputs, device="cuda").to(ops.dtype)
+        before = residual.double().cpu().numpy()
+        coded = quantize_fp8(x.float().cpu().numpy())
+        product = np.multiply(*coded, dtype=np.float64) @ numbers.T
+        shifted = product + bias.double().cpu().numpy()
+
+        _check_size(ops.linear(x, weight=plain, bias=bias), shifted)
+        _check_size(plain.multiply(x, bias, residual=residual), shifted + before)
+        _check_size(ops.linear(x, weight=plain[70:]), product[:, 70:])
+        exact = gated(*np.split(product, 2, 1), "silu")
+        _check_size(ops.gated_linear(x, act="silu", weight=gates, bias=None), exact)
+
+
+def _check_size(found: Any, exact: Array) -> None:
+    """Assert that the error of a product is at most a 256th of its size."""
+    error = found.double().cpu().numpy() - exact
+    assert np.sqrt((error**2).mean()) <= 2.0**-8 * np.sqrt((exact**2).mean())

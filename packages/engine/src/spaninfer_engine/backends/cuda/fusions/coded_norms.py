@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
-from spaninfer_engine.backends.cuda.weights.scaled import ScaledLinear
+from spaninfer_engine.backends.cuda.weights.linear import LinearWeight
 from spaninfer_engine.ops.bound import BoundKernel, BoundProgram
 
 _NORMS = {"rms_norm", "layer_norm"}
@@ -79,9 +81,8 @@ def _readers(rest: Sequence[BoundKernel], slot: int) -> list[BoundKernel]:
 
 def _reads_codes(reader: BoundKernel, kernels: Kernels) -> bool:
     """Return True if the kernel reads the codes that norms of so many channels write."""
-    if not isinstance(reader.kernel, Projection):
+    if not isinstance(reader.kernel, Projection) or isinstance(reader.kernel.weight, Tensor):
         return False
-    weight = reader.kernel.weight
-    if not isinstance(weight, ScaledLinear):
-        return False
-    return kernels.scaled.expected(weight.packed.codes.shape[1]) == weight.packed.kind
+    weight: LinearWeight = reader.kernel.weight
+    codes = weight.x_codes
+    return codes is not None and kernels.scaled.expected(weight.inner) == codes

@@ -9,6 +9,7 @@ import torch
 from spaninfer_kernels_cuda import quantized_gemm
 from spaninfer_kernels_cuda.activation import Act
 from spaninfer_kernels_cuda.quantized_gemm import PackedWeight, QuantizedFormat, Shape
+from spaninfer_kernels_cuda.scaled_gemm import Codes
 from torch import Tensor
 
 from spaninfer_engine.backends.cuda.kernels.kernels import Kernels
@@ -25,10 +26,16 @@ class WeightKind(NamedTuple):
     gate: Act | None
 
 
+def codes_of_x(format: QuantizedFormat) -> Codes | None:
+    """Return the codes that x is quantised to for a weight in this format; None where it is not."""
+    return Codes("fp8") if format.activations == "e4m3" else None
+
+
 class QuantizedGemm:
     """Launches for the weights of one model; those of few tokens multiply codes.
 
-    Where tokens are many, and for batch invariance, the weight is dequantised first.
+    Where tokens are many, and for batch invariance, the weight is dequantised first. Weights that x
+    is quantised for never are: cuBLAS would have to multiply what x was rounded to as well.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -60,6 +67,12 @@ class QuantizedGemm:
                 else:
                     self._dequantize(kind.outputs, kind.inner, kind.format, gated)
 
+    def expect(self, weight: PackedWeight) -> None:
+        """Have norms write the codes that x is quantised to for this weight."""
+        codes = codes_of_x(weight.format)
+        if codes is not None:
+            self._kernels.scaled.expect(weight.inner, codes)
+
     def multiply(
         self,
         x: Tensor,
@@ -76,6 +89,10 @@ class QuantizedGemm:
         kernels, out = self._kernels, residual
         if out is None:
             out = kernels.empty(len(x), kind.outputs // (1 if kind.gate is None else 2))
+        codes = codes_of_x(kind.format)
+        x_scales: Tensor | None = None
+        if codes is not None:
+            x, x_scales, _ = kernels.scaled.quantize_rows(x, codes)
         self._gemm(len(x), kind, x.stride(0)).launch(
             x.data_ptr(),
             weight.records.data_ptr(),
@@ -84,6 +101,7 @@ class QuantizedGemm:
             workspace=kernels.workspace,
             bias=0 if bias is None else bias.data_ptr(),
             residual=0 if residual is None else residual.data_ptr(),
+            x_scales=0 if x_scales is None else x_scales.data_ptr(),
             stream=kernels.stream,
         )
         return out
@@ -111,9 +129,9 @@ class QuantizedGemm:
         return out if residual is None else residual.add_(out)
 
     def _multiplies_codes(self, rows: int, kind: WeightKind) -> bool:
-        if self._kernels.batch_invariant:
-            return False
         kernels, shape = self._kernels, Shape(rows, kind.outputs, kind.inner)
+        if kernels.batch_invariant and codes_of_x(kind.format) is None:
+            return False
         return quantized_gemm.is_faster(
             shape, kind.format, kernels.element, kernels.gpu.arch, gated=kind.gate is not None
         )
@@ -128,9 +146,16 @@ class QuantizedGemm:
             gpu=self._kernels.gpu,
             gate=kind.gate,
             row_stride=row_stride,
+            tile=self._invariant_tile(kind) if self._kernels.batch_invariant else None,
         )
         assert prepared.workspace_bytes <= self._kernels.workspace_bytes, kind
         return prepared
+
+    def _invariant_tile(self, kind: WeightKind) -> quantized_gemm.Tile:
+        gpu, gated = self._kernels.gpu, kind.gate is not None
+        return quantized_gemm.invariant_tile(
+            kind.outputs, kind.format, gpu.arch, gpu.shared_bytes, gated=gated
+        )
 
     def _prepare_dequantize(
         self, outputs: int, inner: int, format: QuantizedFormat, gated: bool

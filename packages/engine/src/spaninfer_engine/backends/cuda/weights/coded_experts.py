@@ -5,7 +5,7 @@ published ones, or rounded while loading.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,6 +127,7 @@ def _round(
         return pack_stored([weight], kept, gemm, _upload, gated=False).packed
     if isinstance(asked, Codes):
         asked = QuantizedFormat(8, None, values="e4m3" if asked.code == "fp8" else "integer")
+    asked = replace(asked, activations="floats")
     return quantize_weight([numbers], asked, gemm, gated=False).packed
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spaninfer_kernels_cuda.activation import Act
+from spaninfer_kernels_cuda.scaled_gemm import Codes
 from torch import Tensor
 
 
@@ -18,6 +19,16 @@ class LinearWeight(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
+        ...
+
+    @property
+    def inner(self) -> int:
+        """K."""
+        ...
+
+    @property
+    def x_codes(self) -> Codes | None:
+        """The codes that x is quantised to in front of the GEMM; None where it is not."""
         ...
 
     def multiply(

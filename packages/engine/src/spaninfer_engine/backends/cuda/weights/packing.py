@@ -100,8 +100,7 @@ class WeightPacker:
 
         Grids that GEMMs have no codes of are made on the host, and held as published ones are.
         """
-        grain = scaled.COLUMN_GRAIN if isinstance(format, Codes) else COLUMN_GRAIN
-        if arrays[0].shape[1] % grain:
+        if arrays[0].shape[1] % _column_grain(format):
             return self._plain(arrays, GEMM)
         if isinstance(format, WeightFormat):
             kept = kernel_format([format])
@@ -170,3 +169,10 @@ class WeightPacker:
         numbers = [dequantize_weight(weight) for weight in weights]
         packed: Tensor = self.pack(numbers, GATE_UP if gated else "plain")
         return packed
+
+
+def _column_grain(format: Rounding) -> int:
+    """Return the grain of columns of weights that are rounded to this format."""
+    if isinstance(format, QuantizedFormat):
+        return format.column_grain
+    return scaled.COLUMN_GRAIN if isinstance(format, Codes) else COLUMN_GRAIN

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cuda import quantized_gemm
 from spaninfer_kernels_cuda.activation import Act
 from spaninfer_kernels_cuda.quantized_gemm import PackedWeight, QuantizedFormat
+from spaninfer_kernels_cuda.scaled_gemm import Codes
 from spaninfer_op_reference import E2M1, QuantizedWeight, WeightFormat
 from torch import Tensor
 
-from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm
+from spaninfer_engine.backends.cuda.kernels.quantised_gemm import QuantizedGemm, codes_of_x
 from spaninfer_engine.backends.cuda.weights.code_words import unpack_codes
 from spaninfer_engine.load.packed.packing import Packing
 from spaninfer_engine.load.quantised.packed_codes import PackedCodes
@@ -41,6 +42,16 @@ class QuantizedLinear:
     def nbytes(self) -> int:
         """Bytes on the device."""
         return int(self.packed.records.nbytes + self.packed.factors.nbytes)
+
+    @property
+    def inner(self) -> int:
+        """See LinearWeight."""
+        return self.packed.inner
+
+    @property
+    def x_codes(self) -> Codes | None:
+        """See LinearWeight."""
+        return codes_of_x(self.packed.format)
 
     def multiply(
         self,
@@ -245,11 +256,14 @@ def quantize_weight(
     ]
     codes, scales, factors = (torch.cat(each) for each in zip(*parts, strict=True))
     packed = gemm.pack(format, codes, scales, scales, factors, gated=gated)
+    gemm.expect(packed)
     return QuantizedLinear(gemm, packed)
 
 
 def format_of_packing(packing: Packing) -> QuantizedFormat | None:
     """Return the format that weights are rounded to on the GPU while loading; None of none."""
+    if packing.quantize == "w4afp8":
+        return QuantizedFormat(4, packing.group, activations="e4m3")
     if packing.quantize not in ("int8", "int4"):
         return None
     return QuantizedFormat(8 if packing.quantize == "int8" else 4, packing.group)

@@ -38,6 +38,16 @@ class ScaledLinear:
         """Bytes on the device."""
         return int(self.packed.codes.nbytes + self.packed.scales.nbytes)
 
+    @property
+    def inner(self) -> int:
+        """See LinearWeight."""
+        return self.packed.codes.shape[1]
+
+    @property
+    def x_codes(self) -> Codes:
+        """See LinearWeight."""
+        return self.packed.kind
+
     def multiply(
         self,
         x: Tensor,
@@ -47,8 +57,7 @@ class ScaledLinear:
         residual: Tensor | None = None,
     ) -> Tensor:
         """See LinearWeight."""
-        outputs, inner = self.packed.codes.shape
-        kind = ScaledKind(outputs, inner, self.packed.kind, gate)
+        kind = ScaledKind(len(self.packed.codes), self.inner, self.x_codes, gate)
         return self.kernels.scaled.multiply(x, self.packed, kind, bias, residual)
 
     def __getitem__(self, rows: slice) -> ScaledLinear:
