@@ -1,16 +1,21 @@
 """Reports at start about published quantised weights."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 from gguf_model import write_gguf
 from published import METHODS, Method, write_model
 from spaninfer_engine import Engine
+from spaninfer_engine.backends.registry import CUDA
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.program.packer import PackedUse
 from spaninfer_engine.request.request import SamplingParams
 from spaninfer_engine.startup import build as module
 from spaninfer_engine.startup.build import build
+from spaninfer_engine.startup.weight_formats import describe_formats
+from spaninfer_op_reference import WeightFormat
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -53,6 +58,25 @@ def test_a_start_names_formats_and_what_they_take_as_codes_and_expanded(folder, 
     held = float(expanded.partition("loading: ")[2].split()[0])  # bfloat16, whole panels of rows
     assert 2 * rest / 2**20 - 0.05 <= held <= 1.1 * 2 * rest / 2**20
     assert [record.message for record in caplog.records if "weight format" in record.message]
+
+
+def test_formats_stand_beside_the_activations_that_they_are_multiplied_by():
+    fp8 = WeightFormat("FP8 per row", "e4m3", 8, 1, None, "float32", 8, activations="e4m3")
+    w8a8 = replace(fp8, name="W8A8", values="integer", activations="int8")
+    int4 = WeightFormat("int4 g128", "integer", 4, 1, 128, "float16", 4.125)
+    uses = [PackedUse(frozenset({each}), False, 1 << 20, 1 << 20) for each in (fp8, w8a8, int4)]
+    uses += [PackedUse(frozenset({int4}), True, 4 << 20, 1 << 20)]
+
+    (decision,) = describe_formats(uses, CUDA.code_activations)
+
+    one = "1.0 MiB for 1.0 in the file"
+    assert decision.value == "FP8 per row, W8A8, int4 g128"
+    assert decision.why.split("; ") == [
+        f"FP8 per row multiplied as codes by fp8 activations (of experts: 16 bits): {one}",
+        f"W8A8 multiplied as codes by int8 activations (of experts: 16 bits): {one}",
+        f"int4 g128 multiplied as codes by 16-bit activations: {one}",
+        "int4 g128 expanded while loading: 4.0 MiB for 1.0 in the file",
+    ]
 
 
 def test_backends_without_kernels_expand_all_and_so_does_a_requested_format(folder):

@@ -90,7 +90,6 @@ class Backend(ABC):
     summary: ClassVar[str]
     kv_dtypes: ClassVar[tuple[KVDType, ...]] = ()  # beside the dtype that is computed in
     quantizes: ClassVar[tuple[Quantize, ...]] = ()  # what weights can be rounded to while loading
-    code_activations: ClassVar[str] = "int8 activations"  # that quantised weights are multiplied by
     latent_scales: ClassVar[int] = 1  # of a token's latent in codes: one, or its rotary part's too
     has_graphs: ClassVar[bool] = False
     can_tune: ClassVar[bool] = False  # does it time kernels at the first start?
@@ -101,6 +100,10 @@ class Backend(ABC):
     on_cpu: ClassVar[bool] = True
     tuning: ClassVar[Tuning] = HOST_TUNING
     tower_rows: ClassVar[int] = MAX_ROWS  # of a batch of towers
+
+    def code_activations(self, format: WeightFormat) -> str:  # noqa: ARG002
+        """Return what weights of a checkpoint's format are multiplied by, for people."""
+        return "int8 activations"
 
     @abstractmethod
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:

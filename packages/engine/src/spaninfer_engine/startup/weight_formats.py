@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 from spaninfer_op_reference import WeightFormat
 
@@ -20,18 +21,24 @@ def formats_of(reader: WeightReader) -> dict[str, WeightFormat]:
     return {name: entry.format for name, entry in found.items() if entry is not None}
 
 
-def describe_formats(packed: Sequence[PackedUse], activations: str) -> list[Decision]:
+def describe_formats(
+    packed: Sequence[PackedUse], activations_of: Callable[[WeightFormat], str]
+) -> list[Decision]:
     """Return the formats, and how much memory they take as codes and expanded; none of none.
 
-    Codes are multiplied by `activations`.
+    Codes of a format are multiplied by `activations_of` it.
     """
     if not packed:
         return []
-    kept = [use for use in packed if not use.is_expanded]
     expanded = [use for use in packed if use.is_expanded]
-    parts = []
-    if kept:
-        parts.append(f"{_names(kept)} multiplied as codes by {activations}: {_bytes(kept)}")
+    kept = defaultdict(list)
+    for use in packed:
+        if not use.is_expanded:
+            kept[" and ".join(sorted(set(map(activations_of, use.formats))))].append(use)
+    parts = [
+        f"{_names(uses)} multiplied as codes by {activations}: {_bytes(uses)}"
+        for activations, uses in kept.items()
+    ]
     if expanded:
         parts.append(f"{_names(expanded)} expanded while loading: {_bytes(expanded)}")
     return [Decision("weight format", _names(packed), "; ".join(parts))]

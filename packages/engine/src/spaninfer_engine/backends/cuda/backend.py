@@ -50,7 +50,6 @@ class CudaBackend(Backend):
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
     quantizes = ("fp8", "w8a8", "w4afp8", *ROUNDED_NAMES)
-    code_activations = "16-bit activations"
     is_invariant = True
     can_keep_head = True
     needs_torch = True
@@ -86,6 +85,15 @@ class CudaBackend(Backend):
 
         total = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0
         return max(self.tuning.prompt_logits, total // 50 // (2 * vocab))
+
+    def code_activations(self, format: WeightFormat) -> str:
+        """Return the codes of FP8 and W8A8, which experts do without, or 16 bits."""
+        from spaninfer_engine.backends.cuda.weights.scaled import codes_of
+
+        codes = codes_of([format])
+        if codes is None:
+            return "16-bit activations"
+        return f"{codes.code} activations (of experts: 16 bits)"
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:
         """Return a 16-bit dtype: the checkpoint's where the GPU has it."""
