@@ -12,7 +12,7 @@ here, and a Numba that changes them fails when the first kernel is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from numba import _dynfunc  # type: ignore[attr-defined]
 from numba.core import (
@@ -35,7 +35,26 @@ _runtime: Any = rtsys
 _forget_number: Any = types.unliteral
 
 
-class _Unlinked(_Library):  # type: ignore[misc]
+_WIDE = '"prefer-vector-width"="512"'
+
+
+class _Wide(_Library):  # type: ignore[misc]
+    """The IR of functions whose loops LLVM may turn into vectors of 512 bits.
+
+    Of Intel's cores it takes 256 for these, which our own vectors of 512 cost no less clock: 512
+    rows of 1,536 by 384 in int8 per row with their gelu 4.97 and 4.05 ms, layer norms 0.98 and 0.82
+    (one core of a Xeon of the fifth generation, Emerald Rapids).
+    """
+
+    def add_ir_module(self, module: Any) -> None:
+        """Add functions, and say of each how wide its vectors may be."""
+        for function in module.functions:
+            if function.blocks:
+                set.add(function.attributes, _WIDE)  # llvmlite knows none that has a value
+        super().add_ir_module(module)
+
+
+class _Unlinked(_Wide):
     """The IR of one function, never run by itself; what it calls stays in libraries of their own.
 
     A kernel links each of them once. Linked into one another, a kernel's functions would be held a
@@ -123,29 +142,41 @@ _NEEDLESS = {
 }
 
 
+@_register(mutates_CFG=True, analysis_only=False)
+class _KernelLowering(_Lowering):  # type: ignore[misc]
+    """Writes the IR of a kernel, and makes machine code of it and all that it calls."""
+
+    _name = "kernel_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Lower a function into a library whose object code can be asked for."""
+        state["library"] = _Wide(state.targetctx.codegen(), state.func_id.func_qualname)
+        state["library"].enable_object_caching()
+        lowered: bool = super().run_pass(state)
+        return lowered
+
+
 class KernelCompiler(compiler.CompilerBase):
     """Numba's pipeline without what our functions have no use for."""
+
+    lowering: ClassVar[Any] = _KernelLowering
 
     def define_pipelines(self) -> list[Any]:
         """Return the only pipeline: there is no falling back to Python objects."""
         pipeline = _pipelines.define_nopython_pipeline(self.state, "kernel")
         pipeline.passes = [
-            (self.changed(step), text) for step, text in pipeline.passes if step not in _NEEDLESS
+            (self.lowering if step is _Lowering else step, text)
+            for step, text in pipeline.passes
+            if step not in _NEEDLESS
         ]
         pipeline.finalize()
         return [pipeline]
-
-    def changed(self, step: Any) -> Any:
-        """Return what takes the place of a step."""
-        return step
 
 
 class InlineCompiler(KernelCompiler):
     """The same, with another last step."""
 
-    def changed(self, step: Any) -> Any:
-        """Return what takes the place of a step."""
-        return _InlineLowering if step is _Lowering else step
+    lowering = _InlineLowering
 
 
 class InlineFunction(_Dispatcher):  # type: ignore[misc]

@@ -264,3 +264,42 @@ def add_scaled_row(_context: Any, w: Any, _dots: Any, _row: Any, _sums: Any) -> 
         return context.get_dummy_value()
 
     return types.void(w, *[types.int64] * 3), emit
+
+
+@intrinsic
+def add_scaled_tile(
+    _context: Any, kind: Any, sums: Any, _parameters: Any, _dots: Any, rows: Any
+) -> Any:
+    """Return sums + what int32 ones in memory mean, of a panel's outputs, as `add_scaled_row` adds.
+
+    `parameters`: address of those of the group; `rows`: addresses of each row's.
+    """
+    micro: MicroKernel = kind.value
+    blocks = range(micro.blocks)
+
+    def emit(_context: Any, b: Any, _signature: Any, arguments: Any) -> Any:
+        _, tile, parameters, dots, addresses = arguments
+        w = [
+            tuple(
+                v.load_bf16(b, v.at(b, parameters, 2 * PANEL * part + BLOCK_BYTES // 2 * block))
+                for part in range(2)
+            )
+            for block in blocks
+        ]
+        x = [
+            tuple(v.splat(b, v.load(b, kind, v.at(b, row, 4 * i))) for i, kind in _OF_ROW)
+            for row in unpacked_tuple(b, addresses)
+        ]
+        result = unpacked_tuple(b, tile)
+        for n, (scale, group_bias), (x_scale, total, start) in places_of(w, x):
+            row, block = divmod(n, micro.blocks)
+            ints = v.load(b, v.I32X16, v.at(b, dots, STEP_BYTES * row + BLOCK_BYTES * block))
+            number = v.to_float(b, b.add(ints, start))
+            value = v.fma(b, number, scale, b.fmul(group_bias, total))
+            result[n] = v.fma(b, value, x_scale, result[n])
+        return packed_tuple(b, result)
+
+    return sums(kind, sums, types.int64, types.int64, rows), emit
+
+
+_OF_ROW = ((0, v.F32), (1, v.F32), (2, v.I32))

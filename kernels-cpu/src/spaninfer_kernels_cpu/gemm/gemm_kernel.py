@@ -194,7 +194,7 @@ def _by_channel_parts(tiles: GemmTiles, job: Job, end: int, first: int, stop: in
             rows, ending = _panel_rows(tiles, job, start, count, sums), ending_of(job, start)
             multiply_by_parts(tiles.large, rows, ending, _following(job, end))
             if ending.is_direct:
-                activate_rows(tiles.activation, job, ending, count)
+                activate_rows(tiles.activation, job, ending, 0, count)
             else:
                 for row in range(count):
                     write_row(tiles.activation, job, start + row, sums + row * STEP_BYTES)
@@ -306,7 +306,7 @@ def _large_tile(tiles: GemmTiles, job: Job, first: int, stop: int, coming: Lines
         coming = (0, 0)
         outs: Any = row_addresses(micro, ending.out + block * BLOCK_BYTES, ending.stride, last)
         end_tile(micro, sums, ending, (0, last, block), outs)
-    activate_rows(tiles.activation, job, ending, smaller(micro.rows, stop - first))
+    activate_rows(tiles.activation, job, ending, 0, smaller(micro.rows, stop - first))
     return micro.rows
 
 
