@@ -159,7 +159,7 @@ def _finish(tiles: GemmTiles, task: Task, waiting: Waiting, begin: int, stop: in
     finishing, rows, ending = tiles.large.finishing, task.rows, task.ending
     for at in range(begin, stop, FINISHED_ROWS):
         row = waiting.row + at
-        sums: Any = load_sums(tiles.large, rows, row, waiting.sums + at * STEP_BYTES)
+        sums: Any = _sums_of(tiles.large, rows, row, waiting.sums + at * STEP_BYTES)
         if ending.is_direct and at + FINISHED_ROWS <= stop:
             out = ending.out + row * ending.stride
             outs: Any = row_addresses(finishing, out, ending.stride, FINISHED_ROWS - 1)
@@ -175,7 +175,7 @@ def _finish(tiles: GemmTiles, task: Task, waiting: Waiting, begin: int, stop: in
 @specialized(
     lambda micro: _load_scaled if micro.is_quantised and not micro.expands else _load_floats
 )
-def load_sums(micro: MicroKernel, rows: PanelRows, row: int, sums_at: int) -> Any:
+def _sums_of(micro: MicroKernel, rows: PanelRows, row: int, sums_at: int) -> Any:
     """Return the sums of FINISHED_ROWS from `row` on, which tiles wrote, as float32."""
     raise NotImplementedError("exists in Numba functions only")
 
@@ -185,7 +185,7 @@ def _load_floats(micro: MicroKernel, rows: PanelRows, row: int, sums_at: int) ->
 
 
 def _load_scaled(micro: MicroKernel, rows: PanelRows, row: int, sums_at: int) -> Any:
-    """By way of memory and one row at a time 128 rows of 1,152 by 384 took 94 us."""
+    """Row by row in memory 512 rows of 1,152 by 384 took 480 us, in registers 344 (same core)."""
     finishing, (groups, group_bytes, row_bytes) = micro.finishing, rows.sizes
     if groups > 1:
         sums: Any = load_tile(finishing, rows.sums + row * STEP_BYTES)

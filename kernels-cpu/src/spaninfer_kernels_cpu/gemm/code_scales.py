@@ -25,6 +25,7 @@ from spaninfer_kernels_cpu.gemm.register_tile import (
 from spaninfer_kernels_cpu.quantisation.codes import NUMBER_BITS, OUTER_BITS, Codes, InnerScales
 from spaninfer_kernels_cpu.quantisation.layout import BLOCK_BYTES, LANES, PANEL, STEP_BYTES
 
+_OF_ROW = (v.F32, v.F32, v.I32)  # a group's scale, its codes' sum, and what integer sums leave out
 _WORD_BITS = 32
 _HALF_WORDS = ir.VectorType(v.I16, LANES)
 
@@ -287,7 +288,9 @@ def add_scaled_tile(
             for block in blocks
         ]
         x = [
-            tuple(v.splat(b, v.load(b, kind, v.at(b, row, 4 * i))) for i, kind in _OF_ROW)
+            tuple(
+                v.splat(b, v.load(b, each, v.at(b, row, 4 * i))) for i, each in enumerate(_OF_ROW)
+            )
             for row in unpacked_tuple(b, addresses)
         ]
         result = unpacked_tuple(b, tile)
@@ -300,6 +303,3 @@ def add_scaled_tile(
         return packed_tuple(b, result)
 
     return sums(kind, sums, types.int64, types.int64, rows), emit
-
-
-_OF_ROW = ((0, v.F32), (1, v.F32), (2, v.I32))

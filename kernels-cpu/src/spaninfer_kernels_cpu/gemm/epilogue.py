@@ -46,7 +46,7 @@ def ending_of(job: Job, row: int) -> Ending:
 
 @device_function
 def activate_rows(activation: Activation, job: Job, ending: Ending, first: int, stop: int) -> None:
-    """Apply the activation, if there is one, to what `ending` wrote of some rows."""
+    """Apply the activation, if there is one, to what `ending` wrote of rows `first` to `stop`."""
     arguments = job.arguments
     if arguments.activated != 0 and job.k_block == arguments.k_blocks - 1:
         for row in range(first, stop):
