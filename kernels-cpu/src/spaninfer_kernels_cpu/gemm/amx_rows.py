@@ -154,7 +154,7 @@ def _finish(tiles: GemmTiles, task: Task, waiting: Waiting, begin: int, stop: in
     """Write what becomes of rows `begin` to `stop` of those that wait.
 
     A call of it is some fifty numbers on the stack: 256 rows of 4,096 by 1,024 in int8 of groups of
-    32 at 877 instead of 1,007 Gop/s (best of five, one core of a Xeon of the fifth generation).
+    32 at 877 instead of 1,007 Gop/s (medians of five, one core of a Xeon of the fifth generation).
     """
     finishing, rows, ending = tiles.large.finishing, task.rows, task.ending
     for at in range(begin, stop, FINISHED_ROWS):
