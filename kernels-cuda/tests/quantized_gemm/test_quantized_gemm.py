@@ -301,17 +301,18 @@ TILES = [
 ]
 CODED_TILES = [
     *(
-        Tile(tokens, groups, 0, splits)
+        Tile(tokens, groups, 0, splits, True)
         for tokens in (8, 16)
-        for groups in (1, 3)
-        for splits in (1, 5)
+        for groups, splits in ((2, 4), (3, 5))
     ),
     *(Tile(tokens, 3, 0, 1, True) for tokens in (8, 16, 32, 64)),
     *(Tile(tokens, 2, 0, splits, True) for tokens in (32, 64, 96, 128) for splits in (1, 2, 3)),
-    *(Tile(tokens, 2, 0, 1, True) for tokens in (160, 192)),
-    *(Tile(tokens, 4, 0, splits, True, blocks=2) for tokens in (32, 64) for splits in (1, 7)),
-    *(Tile(96, 4, 0, splits, True, blocks=2, batch=2) for splits in (1, 2)),
-    Tile(128, 4, 0, 1, True, blocks=2, batch=2),
+    *(Tile(tokens, 2, 0, 1, True) for tokens in (160, 192, 256)),
+    *(
+        Tile(tokens, 4, 0, splits, True, blocks=2)
+        for tokens in (8, 16, 32, 64)
+        for splits in (1, 7)
+    ),
     *(Tile(tokens, groups, 3, hopper=False) for tokens in (8, 32, 64) for groups in (1, 2)),
 ]
 

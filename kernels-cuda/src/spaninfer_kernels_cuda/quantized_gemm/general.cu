@@ -106,7 +106,12 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads, 1)
     const bool ends = place.is_last();
     if (ends) {
       if constexpr (GROUP == 0) scale(acc, own.factor);
-      if constexpr (kInCodes) TokenScales::at(x_scales + first_token, target.tokens).apply(acc);
+      if constexpr (kInCodes) {
+        scale_tokens(acc, [&](int j, int i) {
+          const int token = 8 * j + threadIdx.x % 4 * 2 + i;
+          return x_scales[first_token + min(token, target.tokens - 1)];  // any, behind the last
+        });
+      }
       finish_tile<Kernel>(acc, place, range, target);
       clear(acc);
     }

@@ -6,11 +6,11 @@
 // ahead across tile boundaries; consumer warpgroups have BLOCKS times 64 weight rows each. Blocks
 // share the work as stream_k.cuh says.
 //
-// Few tokens are multiplied by mma.sync, which a warp has at once; many by wgmma (WGMMA), which
-// runs while the next fragments are made (pipeline.cuh). Scales go to the sums of a group of
-// columns (FOLD), which rounds nothing; where tokens are many, and sums with them, or where
-// minimums are subtracted, they go to the weights, which are rounded to T. With x in e4m3 they go
-// to sums of any number of tokens; scales of tokens follow.
+// Few tokens are multiplied by mma.sync, which a warp has at once; many, and any of e4m3, by wgmma
+// (WGMMA), which runs while the next fragments are made (pipeline.cuh, turns.cuh). Scales go to the
+// sums of a group of columns (FOLD), which rounds nothing; where tokens are many, and sums with
+// them, or where minimums are subtracted, they go to the weights, which are rounded to T. With x in
+// e4m3 they go to sums of any number of tokens; scales of tokens follow.
 //
 // As in gemm/hopper.cu the ring is filled with weights while the previous kernel runs.
 //
@@ -25,8 +25,16 @@
 
 constexpr bool kInCluster = SPLITS > 1;
 
+// Scales of x in e4m3, of a block's tokens: the same for all of its tiles. None of other x.
+template <bool kAreThere>
+struct TokenScales {};
+template <>
+struct TokenScales<true> {
+  alignas(1024) float of[TOKENS];
+};
+
 // Tile.shared_bytes counts what is used: `reduction` only if kInCluster, without trailing padding.
-struct Shared {
+struct Shared : TokenScales<kInCodes> {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
 #if WGMMA
@@ -36,6 +44,22 @@ struct Shared {
 };
 
 using Turn = TurnOf<STAGES>;
+
+// Copies the scales; those of tokens beyond the last are any.
+__device__ __forceinline__ void copy_scales(TokenScales<true>& to, const float* scales,
+                                            int tokens) {
+  for (int n = threadIdx.x; n < TOKENS; n += Kernel::kThreads) {
+    to.of[n] = scales[min(n, tokens - 1)];
+  }
+  Kernel::sync();
+}
+__device__ __forceinline__ void copy_scales(TokenScales<false>&, const float*, int) {}
+
+__device__ __forceinline__ void apply(const TokenScales<true>& scales, Accumulators<Kernel>& acc) {
+  const int first = threadIdx.x % 4 * 2;
+  scale_tokens(acc, [&](int j, int i) { return scales.of[8 * j + first + i]; });
+}
+__device__ __forceinline__ void apply(const TokenScales<false>&, Accumulators<Kernel>&) {}
 
 // Weights are read once: the L2 cache may evict them first.
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const Records& records,
@@ -73,8 +97,8 @@ __device__ __forceinline__ void copy_chunks(Shared& shared, const Records& recor
 
 #if !WGMMA
 // Accumulates `chunks` chunks.
-__device__ __forceinline__ void multiply_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
-                                              int chunks, Lane own, const float2 (&factors)[1]) {
+__device__ __forceinline__ void sum_tile(Accumulators<Kernel>& acc, Shared& shared, Turn& turn,
+                                         int chunks, Lane own, const float2 (&factors)[1]) {
   own.factor = factors[0];
   for (int n = 0; n < chunks; ++n, turn.next()) {
     wait(&shared.full[turn.stage], turn.parity);
@@ -94,6 +118,7 @@ constexpr int kWarpgroups = GROUPS / BLOCKS;
 constexpr bool kLeavesMore = kWarpgroups == 2 && !kInCodes;
 constexpr int kKept = kWarpgroups == 3 ? 160 : kLeavesMore ? 232 : 240;
 constexpr int kLeft = kLeavesMore ? 40 : 24;
+static_assert(WGMMA || !kInCodes, "sm_90 makes mma.sync of 16 bits from e4m3's");
 static_assert(!WGMMA || (kWarpgroups * kKept + kLeft) * 4 * kWarp <= 65536, "registers of an SM");
 
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlocksOfSm)
@@ -139,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
       Target<Kernel>{out, bias, residual, partial, flags, tokens, rows}.from_token(blockIdx.y *
                                                                                    TOKENS);
   const Added<Kernel> added = added_by_owner<Kernel>(target);
+  copy_scales(shared, x_scales + blockIdx.y * TOKENS, target.tokens);
   Accumulators<Kernel> acc;
   Turn turn;
   ChunkCursor place = range.start();
@@ -156,14 +182,12 @@ extern "C" __global__ void __launch_bounds__(Kernel::kThreads + kProducers, kBlo
     } else {
       has_all = begin_tile<Kernel>(acc, place, range, target);
     }
-    multiply_tile(acc, shared, turn, here, own, factors);
+    sum_tile(acc, shared, turn, here, own, factors);
     if constexpr (GROUP == 0) {
 #pragma unroll
       for (int n = 0; n < BLOCKS; ++n) scale(sums_of(acc, n), factors[n]);
     }
-    if constexpr (kInCodes) {
-      TokenScales::at(x_scales + blockIdx.y * TOKENS, target.tokens).apply(acc);
-    }
+    apply(shared, acc);
     place.chunk = place.stop - 1;
     if constexpr (kInCluster) {
       wait_for_cluster();

@@ -41,29 +41,19 @@ struct Records {
   }
 };
 
-// Scales of x in e4m3: of the tokens that a thread has sums of.
-struct TokenScales {
-  float of[::kColumns][2];
-
-  // Scales of tokens beyond the last are any.
-  static __device__ __forceinline__ TokenScales at(const float* scales, int tokens) {
-    TokenScales own;
+// acc *= scales of x in e4m3: `scales(j, i)` is that of the thread's token i of column j.
+template <typename Scales>
+__device__ __forceinline__ void scale_tokens(Accumulators<Kernel>& acc, Scales scales) {
 #pragma unroll
-    for (int j = 0; j < ::kColumns; ++j) {
+  for (int j = 0; j < ::kColumns; ++j) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int token = 8 * j + threadIdx.x % 4 * 2 + i;
-        own.of[j][i] = scales[min(token, tokens - 1)];
+    for (int i = 0; i < 2; ++i) {
+      const float scale = scales(j, i);
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block) {
+        acc[block * ::kColumns + j][i] *= scale;
+        acc[block * ::kColumns + j][i + 2] *= scale;
       }
     }
-    return own;
   }
-
-  __device__ __forceinline__ void apply(Accumulators<Kernel>& acc) const {
-#pragma unroll
-    for (int j = 0; j < Kernel::kColumns; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[j][i] *= of[j % ::kColumns][i % 2];
-    }
-  }
-};
+}

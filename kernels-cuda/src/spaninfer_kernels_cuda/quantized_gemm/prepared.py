@@ -50,7 +50,10 @@ HOPPER = Source(
     "quantized_gemm/hopper.cu",
     (*_HEADERS, "cluster.cuh", "wgmma.cuh"),
     ("stream_k.cuh", "epilogue.cuh", "split_k.cuh", "ring.cuh"),
-    (*_MULTIPLY, "quantized_gemm/results.cuh", "quantized_gemm/pipeline.cuh"),
+    (
+        *(*_MULTIPLY, "quantized_gemm/results.cuh"),
+        *("quantized_gemm/pipeline.cuh", "quantized_gemm/turns.cuh"),
+    ),
     kernels=(GEMM_HOPPER, GEMM_CLEAR),
 )
 GENERAL = Source(

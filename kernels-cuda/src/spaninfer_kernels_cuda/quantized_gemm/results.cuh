@@ -59,7 +59,8 @@ __device__ __forceinline__ float4 residual_of_fragment(const unsigned (&pairs)[4
 __device__ __forceinline__ void write_block(Sums& acc, const Target<Kernel>& target, float2 bias,
                                             int first_column, Vectors& vectors) {
   using Places = ResultVectors;
-  constexpr int kAtOnce = GROUPS / BLOCKS < 3 ? 4 : 1;  // turns whose residuals are under way
+  // Turns whose residuals are under way.
+  constexpr int kAtOnce = GROUPS / BLOCKS >= 3 ? 1 : kInCodes ? 8 : 4;
   const Places places = Places::of_lane(first_column);
   uint4& own = vectors[threadIdx.x % kWarp];
   const unsigned line = shared_address(&own);
@@ -156,19 +157,21 @@ __device__ __forceinline__ void finish_blocks(Accumulators<Kernel>& acc, const C
 #pragma unroll
   for (int number = 0; number < BLOCKS; ++number) {
     int warp = (own.group * BLOCKS + number) * 4 + own.warp;
-    asm volatile("" : "+r"(warp));  // not to be computed, and kept, before the multiplication
+    Target<Kernel> anew = target;
+    // What depends on these is not to be computed, and kept, before the multiplication.
+    asm volatile("" : "+r"(warp), "+r"(anew.rows));
     const int column = column_of<Kernel>(place.tile, warp);
-    const float2 bias = bias_of<Kernel>(target, column);
+    const float2 bias = bias_of<Kernel>(anew, column);
     Sums& sums = sums_of(acc, number);
     if (whole) {
-      write_block(sums, target, bias, column - own.lane / 4, vectors);
+      write_block(sums, anew, bias, column - own.lane / 4, vectors);
       continue;
     }
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int token = 8 * j + 2 * (own.lane % 4);
-      complete<Kernel>(sums[j], bias, residual_of<Kernel>(target, column, token));
-      store<Kernel>(sums[j], target, column, token);
+      complete<Kernel>(sums[j], bias, residual_of<Kernel>(anew, column, token));
+      store<Kernel>(sums[j], anew, column, token);
     }
   }
 }

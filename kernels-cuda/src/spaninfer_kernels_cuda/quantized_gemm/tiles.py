@@ -11,6 +11,7 @@ _GROUP_THREADS = 128
 _PRODUCER_THREADS = 32
 _BARRIER_BYTES = 16  # of a stage
 _VECTOR_BYTES = 2048  # of a warpgroup
+_SCALE_BYTES = 1024  # of tokens, where x is in codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,12 @@ class Tile:
 
     def shared_bytes(self, format: QuantizedFormat) -> int:
         """Shared memory of a block."""
-        return self.stages * self.stage_bytes(format) + self.split_k_bytes + self.vector_bytes
+        return self.stages * self.stage_bytes(format) + self.other_bytes(format)
+
+    def other_bytes(self, format: QuantizedFormat) -> int:
+        """Shared memory of a block beside its stages."""
+        scales = _SCALE_BYTES if self.hopper and format.activations == "e4m3" else 0
+        return self.split_k_bytes + self.vector_bytes + scales
 
     def stage_bytes(self, format: QuantizedFormat) -> int:
         """Shared memory of a stage."""
@@ -70,5 +76,5 @@ class Tile:
 
 def fill(tile: Tile, format: QuantizedFormat, shared_bytes: int) -> Tile:
     """Return the tile with as many stages as fit."""
-    room = shared_bytes - tile.split_k_bytes - tile.vector_bytes
+    room = shared_bytes - tile.other_bytes(format)
     return replace(tile, stages=max(room // tile.stage_bytes(format), 2))

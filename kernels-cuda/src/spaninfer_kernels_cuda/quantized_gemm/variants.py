@@ -26,7 +26,7 @@ def _variants() -> Iterator[Variant]:
     """Yield every format with tiles, element types and gates in turn."""
     shapes = [
         Shape(rows, outputs, 4096)
-        for rows in (8, 16, 32, 64, 100, 128)
+        for rows in (8, 16, 32, 64, 100, 256)
         for outputs in (4096, 16384)
     ]
     cases = product(("sm_90a", "sm_80"), enumerate(_FORMATS))
