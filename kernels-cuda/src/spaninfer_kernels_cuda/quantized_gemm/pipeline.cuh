@@ -47,9 +47,11 @@ struct Pipeline {
 
 // acc += scale * part, by instructions that stay behind the wait for the part: a `pin` of it would
 // count as a change of registers while other wgmmas run, and ptxas would run one after the other.
-__device__ __forceinline__ void fold_part(Sums& acc, const Sums& part, float2 scale) {
+template <int kFragments>
+__device__ __forceinline__ void fold_part(float (&acc)[kFragments][4],
+                                          const float (&part)[kFragments][4], float2 scale) {
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kFragments; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       asm volatile("fma.rn.f32 %0, %1, %2, %0;"

@@ -50,7 +50,8 @@ _MANY = (
     (192, 2, 1, 4, 1070),
     (256, 2, 1, 4, 1400),
 )
-# The same for activations in e4m3 (2026-12-01).
+# The same for activations in e4m3 (2026-12-01): within 7 % of the fastest of 3 to 9 tried for each
+# of 4 weights of a 7B and 7 numbers of tokens.
 _MANY_CODED = (
     (96, 2, 1, 2, 470),
     (128, 2, 1, 2, 535),

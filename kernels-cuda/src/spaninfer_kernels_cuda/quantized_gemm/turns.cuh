@@ -52,18 +52,9 @@ __device__ __forceinline__ void make_fragments(Fragments& fragments, const Words
   for (int n = 0; n < kSumSteps; ++n) centre(fragments[n], words[n], GroupNumbers{});
 }
 
-// Adds the sums of the tokens of pass `pass` to the tile's, behind the wait for them (fold_part).
-__device__ __forceinline__ void fold_pass(Accumulators<Kernel>& acc, const Part& part, int pass,
-                                          float2 scale) {
-#pragma unroll
-  for (int j = 0; j < kPartColumns; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      asm volatile("fma.rn.f32 %0, %1, %2, %0;"
-                   : "+f"(acc[pass * kPartColumns + j][i])
-                   : "f"(i < 2 ? scale.x : scale.y), "f"(part[j][i]));
-    }
-  }
+// The tile's sums of the tokens of pass `pass`.
+__device__ __forceinline__ Part& sums_of_pass(Accumulators<Kernel>& acc, int pass) {
+  return *reinterpret_cast<Part*>(&acc[pass * kPartColumns]);
 }
 
 // Codes are read behind the wait for the products before: ptxas gives the registers of fragments
@@ -113,7 +104,7 @@ __device__ __forceinline__ void multiply_in_turns(Accumulators<Kernel>& acc, Rin
         } else if (ends_group) {
           read_group(words, record, own, group + 1);
         }
-        fold_pass(acc, part, pass, scale);
+        fold_part(sums_of_pass(acc, pass), part, scale);
         if (ends_group) make_fragments(fragments, words);
       }
     }
