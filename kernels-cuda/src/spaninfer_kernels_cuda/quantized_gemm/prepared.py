@@ -50,10 +50,7 @@ HOPPER = Source(
     "quantized_gemm/hopper.cu",
     (*_HEADERS, "cluster.cuh", "wgmma.cuh"),
     ("stream_k.cuh", "epilogue.cuh", "split_k.cuh", "ring.cuh"),
-    (
-        *(*_MULTIPLY, "quantized_gemm/results.cuh"),
-        *("quantized_gemm/pipeline.cuh", "quantized_gemm/turns.cuh"),
-    ),
+    (*_MULTIPLY, *(f"quantized_gemm/{name}.cuh" for name in ("results", "pipeline", "turns"))),
     kernels=(GEMM_HOPPER, GEMM_CLEAR),
 )
 GENERAL = Source(

@@ -24,7 +24,7 @@ class Tile:
     scales on sums instead of weights. `hopper` selects hopper.cu instead of general.cu. Of tiles
     that all blocks share, `per_sm` blocks run on an SM; None: every block has a tile of its own.
     With wgmma a warpgroup has `blocks` of the `groups`, and issues `batch` steps of 32 bytes of x
-    together.
+    together; where warpgroups take turns (turns.cuh), all of a group of columns.
     """
 
     tokens: int

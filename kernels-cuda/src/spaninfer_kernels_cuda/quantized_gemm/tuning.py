@@ -35,7 +35,7 @@ _GENERAL_TOKENS = (8, 16, 32, 64)
 _FEW = 16  # tokens that mma.sync multiplies, of 16 bits
 # Blocks of a cluster that tiles of two groups leave room for, else they have three.
 _FEW_SPLITS = 4
-_INVARIANT_TOKENS, _INVARIANT_BATCH = 128, 2
+_INVARIANT_TOKENS = 128
 _MIN_GROUP = 16  # columns: with one wgmma each, their numbers would not fit into registers
 _FEWEST_STAGES, _MOST_STAGES = 3, 8  # of general.cu
 
@@ -53,11 +53,11 @@ _MANY = (
 # The same for activations in e4m3 (2026-12-01): within 7 % of the fastest of 3 to 9 tried for each
 # of 4 weights of a 7B and 7 numbers of tokens.
 _MANY_CODED = (
-    (96, 2, 1, 2, 470),
-    (128, 2, 1, 2, 535),
-    (160, 2, 1, 2, 680),
-    (192, 2, 1, 2, 755),
-    (256, 2, 1, 2, 985),
+    (96, 2, 1, 4, 470),
+    (128, 2, 1, 4, 535),
+    (160, 2, 1, 4, 680),
+    (192, 2, 1, 4, 755),
+    (256, 2, 1, 4, 985),
 )
 # Of these, tokens whose sums have registers beside residuals that blocks of a cluster wait with.
 _MOST_CODED_IN_CLUSTERS = 128
@@ -132,7 +132,7 @@ def _choose_few_coded(
 ) -> Tile:
     """Return the tile for few tokens of activations in codes, by wgmma.
 
-    The fastest, or within 2 % of it, of 8 to 15 tried for each of the weights of a 7B at 1, 8 and
+    The fastest, or within 2 % of it, of 5 to 15 tried for each of the weights of a 7B at 1, 8 and
     16 tokens (H200, 2026-12-01): by mma.sync gate and up took 26.8 us for 23.0, down 15.4 for 13.4.
     """
     tile = Tile(tokens, 2, 0, 1, True)
@@ -211,7 +211,7 @@ def invariant_tile(
     if arch != "sm_90a" or (gated and outputs % 16):
         tile = _choose_general(Shape(_GENERAL_TOKENS[-1], outputs, CHUNK), format, shared_bytes)
         return replace(tile, per_sm=None)
-    tile = Tile(_INVARIANT_TOKENS, 2, 0, 1, True, per_sm=None, batch=_INVARIANT_BATCH)
+    tile = Tile(_INVARIANT_TOKENS, 2, 0, 1, True, per_sm=None)
     return fill(tile, format, shared_bytes)
 
 
