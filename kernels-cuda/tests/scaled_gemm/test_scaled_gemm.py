@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from spaninfer_kernel_launch import DeviceError, DTypeError, ShapeError, get_gpu, new_stream
 from spaninfer_kernels_cuda import scaled_gemm
-from spaninfer_kernels_cuda.gemm.wide import Wide, band_of, fill_wide
+from spaninfer_kernels_cuda.gemm.wide import Wide, band_of, fill_wide, units_of
 from spaninfer_kernels_cuda.scaled_gemm import Codes, Shape, Tile
 from spaninfer_op_reference import block_scaled_linear, gated, scaled_linear
 
@@ -118,6 +118,27 @@ def test_rows_of_several_bands_are_right(on_gpu):
     (y,) = run(on_gpu, step, arrays)
 
     check(y, FP8, arrays)
+
+
+@pytest.mark.gpu
+@KINDS
+def test_tiles_that_a_block_takes_in_turn_have_scales_of_their_own(on_gpu, codes):
+    """K is short, so that warpgroups are soon a tile apart."""
+    gpu = get_gpu()
+    if gpu.arch != "sm_90a":
+        pytest.skip("blocks take several tiles in wide.cu")
+    rows, outputs, inner = 1200, 8200, 144
+    arrays = arguments(codes, rows, outputs, inner)
+    for tile in scaled_gemm.tuning.every_tile(codes):
+        if not isinstance(tile, Wide) or tile.splits > 1:
+            continue
+        assert units_of(rows, outputs, tile) > 2 * gpu.sm_count
+        shape = Shape(rows, outputs, inner)
+        step = scaled_gemm.prepare(shape, codes, dtype=BFLOAT16, gpu=gpu, tile=tile)
+
+        (y,) = run(on_gpu, step, arrays)
+
+        check(y, codes, arrays)
 
 
 @pytest.mark.gpu

@@ -56,23 +56,6 @@ def test_elsewhere_every_number_of_rows_has_a_tile_of_the_general_kernel(arch):
         assert not tile.hopper
 
 
-def test_long_prompts_of_fp8_have_the_tile_that_copies_fewest_bytes_where_it_fills_rounds():
-    sparing = (3, 1, 192)
-    gates, down = (37_888, 3584), (3584, 18_944)
-
-    def sizes(rows, product, codes=KINDS[0]):
-        tile = chosen(rows, *product, codes, gated=product == gates)
-        return tile.groups, tile.blocks, tile.rows
-
-    assert all(sizes(rows, gates) == sparing for rows in (1536, 3072, 4000, 6144, 8192))
-    assert sizes(4000, (4608, 3584)) == sparing
-    # 399 tiles of 192 x 192 are one round of 132 SMs more than 396.
-    assert sizes(4000, down) == (2, 2, 112)
-    # What 1,024 rows and fewer have does not wait for power, and nothing else was measured.
-    assert all(sizes(rows, gates) != sparing for rows in range(65, 1025))
-    assert all(sizes(4000, gates, codes) != sparing for codes in KINDS[1:])
-
-
 def test_gates_without_whole_pairs_of_eight_rows_go_to_the_general_kernel():
     assert not chosen(300, 264, 80, KINDS[0], True).hopper
 

@@ -38,10 +38,12 @@ struct Scales {
     return weight[(first + at / kScaleBlock) * blocks + block];
   }
 
-  // Where columns are even: of two rows.
-  __device__ __forceinline__ float2 of_weights(int column, bool is_up) const {
-    const int at = min(column, columns - 2);
-    return *reinterpret_cast<const float2*>(weight + at + (is_up ? columns : 0));
+  // Where those of rows lie, of a token and of the weight's row for a column.
+  __device__ __forceinline__ const float* at_token(int token) const {
+    return x + min(token, tokens - 1);
+  }
+  __device__ __forceinline__ const float* at_weight(int column, bool is_up) const {
+    return weight + min(column, columns - 1) + (is_up ? columns : 0);
   }
 };
 

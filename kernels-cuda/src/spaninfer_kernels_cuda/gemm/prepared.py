@@ -89,6 +89,7 @@ WIDE = Source(
     "gemm/wide.cu",
     _ON_HOPPER,
     (_RING, _SCALES),
+    parts=("gemm/wide_tile.cuh", "gemm/wide_results.cuh"),
     kernels=(GEMM_WIDE, GEMM_CLEAR),
 )
 

@@ -25,81 +25,16 @@
 //          for every tile, and SPLITS chunks or more; maps whose boxes are kChunk elements of
 //          kTokens rows of x, and of ROWS rows of the weight (GATED: of 8 of the gate, then their 8
 //          of up, and so on).
-
-constexpr int kLineBytes = 128;  // the swizzle width of the TMA
-constexpr int kChunk = kLineBytes / sizeof(OPERAND);
-constexpr int kStepBytes = 32, kSteps = kLineBytes / kStepBytes;
-constexpr Scaling kScaling = Scaling::SCALES;
-constexpr int kGroup = 4 * kWarp;
-constexpr int kMultiply = GROUPS * kGroup;  // consumer threads; the producer group follows
-constexpr int kFirstTurn = 2;  // of the named barriers by which groups alternate
-constexpr int kBlockRows = 64;              // of x
-
-constexpr int kSharing = ALTERNATE ? 1 : GROUPS;  // groups that have one tile
-constexpr int kTokens = kSharing * BLOCKS * kBlockRows;
-constexpr int kFragments = ROWS / 8;       // of accumulators, side by side
-constexpr int kPerResult = GATED ? 2 : 1;  // of those, what makes 8 columns of results
-constexpr int kResults = kFragments / kPerResult;
-
-constexpr int kWeightBytes = ROWS * kLineBytes;
-constexpr int kStageBytes = kWeightBytes + kTokens * kLineBytes;
-
-// Registers of a thread: consumers take what the producer group gives up.
-constexpr int kKept = GROUPS == 2 ? 232 : 160, kLeft = GROUPS == 2 ? 40 : 24;
-static_assert((GROUPS * kKept + kLeft) * kGroup <= 65536, "registers of an SM");
-static_assert(SPLITS == 1 || !ALTERNATE, "groups of a split tile share it");
-static_assert(SPLITS == 1 || kTokens * ROWS * 4 <= STAGES * kStageBytes, "room for acc");
-
-template <typename Sum>
-using SumsOf = Sum[BLOCKS][kFragments][4];
-using Sums = SumsOf<SumOf<OPERAND>>;
+//
+// Needs copy.cuh, overlap.cuh, wgmma.cuh, ring.cuh, wide_tile.cuh, wide_results.cuh.
 
 struct Shared {
   alignas(1024) unsigned char stages[STAGES][kStageBytes];
   Barrier full[STAGES], empty[STAGES];
+  TileRows rows[GROUPS];
 };
 
 using Turn = TurnOf<STAGES>;
-
-// A block's next chunk and its unit of work: a weight tile with a tile of x.
-struct ChunkCursor {
-  int unit, chunk;
-  int token, tile;  // the unit's first row of x, and its tile of the weight
-};
-
-// A block's share of the work: a part of the chunks of some units.
-struct WorkRange {
-  int begin, end;          // chunks
-  int first, step, units;  // first, first + step, .. below units
-  int of_x, of_weight;     // tiles
-  int band;                // tiles of x that have one tile of the weight in turn
-
-  static __device__ __forceinline__ WorkRange of(int tokens, int rows, int inner, int band) {
-    const int chunks = (inner + kChunk - 1) / kChunk, split = blockIdx.x % SPLITS;
-    const int of_x = (tokens + kTokens - 1) / kTokens, of_weight = (rows + ROWS - 1) / ROWS;
-    return {chunks * split / SPLITS,
-            chunks * (split + 1) / SPLITS,
-            static_cast<int>(blockIdx.x) / SPLITS,
-            static_cast<int>(gridDim.x) / SPLITS,
-            of_x * of_weight,
-            of_x,
-            of_weight,
-            band};
-  }
-
-  __device__ __forceinline__ int count() const {
-    return (units - first + step - 1) / step * (end - begin);
-  }
-  __device__ __forceinline__ ChunkCursor start() const { return at(first); }
-  __device__ __forceinline__ void advance(ChunkCursor& place) const {
-    if (++place.chunk == end) place = at(place.unit + step);
-  }
-  __device__ __forceinline__ ChunkCursor at(int unit) const {
-    const int before = unit / (band * of_weight) * band;  // tiles of x, in earlier bands
-    const int here = max(min(band, of_x - before), 1), in_band = unit - before * of_weight;
-    return {unit, begin, (before + in_band % here) * kTokens, in_band / here};
-  }
-};
 
 __device__ __forceinline__ void copy_weight(Shared& shared, int stage, const TensorMap& weight,
                                             const ChunkCursor& place, CachePolicy policy) {
@@ -153,177 +88,6 @@ __device__ __forceinline__ void multiply_chunk(Sums& sums, const unsigned char* 
     }
   }
   wgmma_commit();
-}
-
-// The arrays that results go to, and those that are added.
-struct Target {
-  T* out;
-  const T *bias, *residual;
-  Scales<kScaling, GATED> scales;
-  int tokens, columns;
-
-  __device__ __forceinline__ bool has(int token, int column) const {
-    return token < tokens && column < columns;
-  }
-
-  // Scales of a sum's token and the eighth after it, those of blocks aside, which it contains.
-  __device__ __forceinline__ float2 of_tokens(int token) const {
-    if constexpr (kScaling != Scaling::rows) return make_float2(1.0f, 1.0f);
-    return make_float2(scales.of_x(token, 0), scales.of_x(token + 8, 0));
-  }
-
-  // Turns a fragment of sums into floats.
-  template <typename Sum>
-  __device__ __forceinline__ void scale(float (&scaled)[4], const Sum (&sums)[4], float2 of_tokens,
-                                        int column, bool is_up) const {
-    float2 of_weights = make_float2(1.0f, 1.0f);
-    if constexpr (kScaling == Scaling::rows) of_weights = scales.of_weights(column, is_up);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float of_token = i < 2 ? of_tokens.x : of_tokens.y;
-      scaled[i] = static_cast<float>(sums[i]) * (of_token * (i % 2 ? of_weights.y : of_weights.x));
-    }
-  }
-};
-
-// Writes four fragments side by side by vectors of 16 bytes: of each, a thread has two columns of
-// eight, and its neighbours the rest. They exchange, so that thread t has fragment t.
-__device__ __forceinline__ void store_vectors(const float (*results)[4], const Target& target,
-                                              int token, int column, int count) {
-  const int own = threadIdx.x % 4;
-#pragma unroll
-  for (int line = 0; line < 2; ++line) {
-    unsigned pairs[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      pairs[n] = pack_pair<T>(results[n][2 * line], results[n][2 * line + 1]);
-    }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        if (n & step) continue;
-        unsigned &low = pairs[n], &high = pairs[n + step];
-        const unsigned theirs = __shfl_xor_sync(0xffffffffu, own & step ? low : high, step);
-        (own & step ? low : high) = theirs;
-      }
-    }
-    const int first = column - 2 * own + 8 * own;
-    if (own >= count || !target.has(token + 8 * line, first)) continue;
-    *reinterpret_cast<uint4*>(target.out + (token + 8 * line) * target.columns + first) =
-        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-  }
-}
-
-// Turns accumulators into results and writes them: `count` fragments side by side, at most kMost,
-// of tokens `token` and the eighth after it, columns from `column` on. All is read before anything
-// is written: `out` may be `residual`, and the compiler must keep the order.
-template <int kMost, typename Sum>
-__device__ __forceinline__ void finish(const Sum (*acc)[4], const Target& target, float2 of_tokens,
-                                       int token, int column, int count) {
-  float results[kMost][4];
-#pragma unroll
-  for (int n = 0; n < kMost; ++n) {
-    if (n >= count) break;
-    const int first = column + 8 * n;
-    float bias[2] = {}, up_bias[2] = {};
-    if (target.bias && first < target.columns) {
-      load_floats<2>(bias, target.bias + first);
-      if (GATED) load_floats<2>(up_bias, target.bias + target.columns + first);
-    }
-    float sum[4], up[4] = {};
-    target.scale(sum, acc[n * kPerResult], of_tokens, first, false);
-    if constexpr (GATED) target.scale(up, acc[n * kPerResult + 1], of_tokens, first, true);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float y = sum[i] + bias[i % 2];
-      y = ACT(y);
-      if constexpr (GATED) y *= up[i] + up_bias[i % 2];
-      results[n][i] = y;
-    }
-#pragma unroll
-    for (int line = 0; line < 2; ++line) {
-      if (!target.residual || !target.has(token + 8 * line, first)) continue;
-      float add[2];
-      load_floats<2>(add, target.residual + (token + 8 * line) * target.columns + first);
-      results[n][2 * line] += add[0];
-      results[n][2 * line + 1] += add[1];
-    }
-  }
-  if constexpr (kMost == 4 && VECTORS) {
-    store_vectors(results, target, token, column, count);
-  } else {
-#pragma unroll
-    for (int n = 0; n < kMost; ++n) {
-      if (n >= count) break;
-      const int first = column + 8 * n;
-#pragma unroll
-      for (int line = 0; line < 2; ++line) {
-        if (!target.has(token + 8 * line, first)) continue;
-        store_floats<2>(target.out + (token + 8 * line) * target.columns + first,
-                        &results[n][2 * line]);
-      }
-    }
-  }
-}
-
-// Writes a tile that this block has accumulated alone; `token` and `column` are the thread's first.
-template <typename Sum>
-__device__ __forceinline__ void finish_tile(const SumsOf<Sum>& acc, const Target& target, int token,
-                                            int column) {
-  constexpr int kBatch = 4;  // whose loads are in flight together
-#pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    const float2 of_tokens = target.of_tokens(token + block * kBlockRows);
-#pragma unroll
-    for (int n = 0; n < kResults; n += kBatch) {
-      finish<kBatch>(&acc[block][n * kPerResult], target, of_tokens, token + block * kBlockRows,
-                     column + 8 * n, min(kBatch, kResults - n));
-    }
-  }
-}
-
-__device__ __forceinline__ void sync_multiplying() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kMultiply) : "memory");
-}
-
-// The same where the blocks of a cluster hold partial accumulators (split-K): each finishes some
-// fragments, adding the partials in all blocks' `shared` memory, always in the same order.
-template <typename Sum>
-__device__ __forceinline__ void finish_split(const SumsOf<Sum>& acc, float4* shared,
-                                             const Target& target, int token, int column) {
-  constexpr int kWarps = 4 * GROUPS;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  sync_multiplying();  // all have multiplied: the ring is free for other use
-#pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    const int line = (warp / 4 * BLOCKS + block) * 4 + warp % 4;  // of 16 tokens
-#pragma unroll
-    for (int n = 0; n < kFragments; ++n) {
-      const Sum (&sum)[4] = acc[block][n];
-      shared[(line * kFragments + n) * kWarp + lane] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    }
-  }
-  sync_cluster();
-  for (int result = warp * SPLITS + rank_in_cluster(); result < kWarps * BLOCKS * kResults;
-       result += kWarps * SPLITS) {
-    float whole[kPerResult][4] = {};
-#pragma unroll
-    for (int rank = 0; rank < SPLITS; ++rank) {
-      const float4* part = in_block(shared, rank) + result * kPerResult * kWarp + lane;
-#pragma unroll
-      for (int i = 0; i < kPerResult; ++i) {
-        const float4 sum = part[i * kWarp];
-        whole[i][0] += sum.x;
-        whole[i][1] += sum.y;
-        whole[i][2] += sum.z;
-        whole[i][3] += sum.w;
-      }
-    }
-    const int line = token + result / kResults * 16;
-    finish<1>(whole, target, target.of_tokens(line), line, column + result % kResults * 8, 1);
-  }
-  sync_cluster();  // others may still read what this block has put there
 }
 
 // The order of groups that alternate. A group begins a tile when the one before has issued the
@@ -445,21 +209,25 @@ __device__ __forceinline__ void multiply(Shared& shared, const Target& target,
   for (int unit = range.first + (ALTERNATE ? group * range.step : 0); unit < range.units;
        unit += range.step * (ALTERNATE ? GROUPS : 1), turn.skip((GROUPS - 1) * turns)) {
     const ChunkCursor place = range.at(unit);
-    const int token = place.token + lane / 4;
+    const int first = place.token + in_tile * kGroupTokens;  // of the group's tokens
     const int column = place.tile * kResults * 8 + lane % 4 * 2;
-    const int own = token + in_tile * BLOCKS * kBlockRows + warp * 16;
+    const int in_group = warp * 16 + lane / 4, own = first + in_group;
     const Alternation order{group, unit == range.first, unit + range.step >= range.units};
     order.begin();
+    target.fetch(shared.rows[group], first, column - lane % 4 * 2);
     Sums acc;
     if constexpr (kScaling == Scaling::blocks) {
       multiply_blocks(acc, shared, turn, target, range, order, own, column - lane % 4 * 2);
     } else {
       multiply_chunks(acc, shared, turn, range, order);
     }
+    target.await_rows();
     if constexpr (SPLITS > 1) {
-      finish_split(acc, reinterpret_cast<float4*>(shared.stages), target, token, column);
+      finish_split(acc, reinterpret_cast<float4*>(shared.stages), target, shared.rows,
+                   place.token + lane / 4, column);
     } else {
-      finish_tile(acc, target, own, column);
+      const auto rows = SumRows::at(shared.rows[group], in_group, lane % 4 * 2);
+      finish_tile(acc, target, rows, own, column);
     }
   }
 }

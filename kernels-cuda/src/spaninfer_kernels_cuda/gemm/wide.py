@@ -13,6 +13,7 @@ _LINE_BYTES = 2 * _CHUNK
 _GROUP_THREADS = 128
 _BLOCK_ROWS = 64  # of x
 _BARRIER_BYTES = 16  # of a stage
+_OF_WEIGHT_ROW, _OF_TOKEN = 6, 4  # bytes of a group: a scale and a bias, a scale
 
 # Groups and blocks of 64 rows of x: 128, 192, 256 rows, or several times as many.
 _BLOCKINGS = ((2, 1), (3, 1), (2, 2))
@@ -59,7 +60,8 @@ class Wide:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.stages * ((self.rows + self.tokens) * _LINE_BYTES + _BARRIER_BYTES)
+        own = self.groups * (self.rows * _OF_WEIGHT_ROW + self.blocks * _BLOCK_ROWS * _OF_TOKEN)
+        return own + self.stages * ((self.rows + self.tokens) * _LINE_BYTES + _BARRIER_BYTES)
 
 
 def choose_wide(rows: int, outputs: int, inner: int, shared_bytes: int) -> Wide:
@@ -102,7 +104,9 @@ def every_wide(shared_bytes: int) -> Iterator[Wide]:
 
 def fill_wide(tile: Wide, shared_bytes: int) -> Wide:
     """Return `tile` with as many stages as fit."""
-    return replace(tile, stages=shared_bytes // replace(tile, stages=1).shared_bytes)
+    room = shared_bytes - replace(tile, stages=0).shared_bytes
+    stage_bytes = replace(tile, stages=1).shared_bytes - replace(tile, stages=0).shared_bytes
+    return replace(tile, stages=room // stage_bytes)
 
 
 def launch_wide(rows: int, outputs: int, tile: Wide, sm_count: int) -> Launch | None:

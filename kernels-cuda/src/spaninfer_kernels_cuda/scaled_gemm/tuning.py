@@ -33,8 +33,10 @@ _ALTERNATING: Final = ((2, 2, 144), (2, 2, 128))  # whose scales are those of ro
 _ALTERNATE_BEYOND: Final = 512  # rows of x: fewer wait for memory
 _CLUSTERS: Final = {1: 132, 2: 66, 4: 28}  # that run at a time, by splits of K
 
-# What an H200 takes: of 40 GEMMs of FP8 of 96 to 8192 rows, half were within 6 % of it and 36
-# within 14 % (2026-11-23; benchmarks/records). Multiply-adds of an SM per nanosecond; for a tile
+# What an H200 took on 2026-11-23: of 40 GEMMs of FP8 of 96 to 8192 rows, half were within 6 % of it
+# and 36 within 14 %. Ends of tiles have become shorter since; of 64 GEMMs the choice is 1 % behind
+# the quickest tile in the mean, as with constants fitted to the new times (2026-12-01;
+# docs/measurements/gpu-gemm.md, "Ends of tiles"). Multiply-adds of an SM per nanosecond; for a tile
 # beside them, and for each of its results; for a tile of alternating groups, which write results
 # meanwhile, and for the last.
 _MACS_PER_NS: Final = {"rows": 3500.0, "blocks": 3570.0}
@@ -45,14 +47,6 @@ _SPLIT_NS: Final = 7000  # for the reduction over a cluster
 _MEMORY_NS, _BYTES_PER_NS = 3500, 3600  # for the weight, where reading it takes longest
 _TIE: Final = 0.1  # of the time for multiplying: among tiles that wait for memory
 _SHARED_BYTES: Final = 232_448  # that a block may have on Hopper
-
-# Prompts are at the limit of power from beginning to end, so that energy is their time. Of seven
-# tiles of FP8 this one copies fewest bytes for a product, and took least of it for gates of 4000
-# rows: 648 mJ, 925 us in place of 962 (H200, 2026-11-30; docs/measurements/gpu-gemm.md).
-_SPARING: Final = Wide(3, 1, 192, stages=0)
-_LINE_NS: Final = 0.9  # of a line of a chunk that an SM copies: so that these 4 % come out
-_LOADED_FROM: Final = 1024  # rows of x: at fewer it was not measured
-_LEAST_GAIN: Final = 0.02
 
 
 def check(shape: Shape, codes: Codes, *, gated: bool) -> None:
@@ -88,8 +82,7 @@ def choose(shape: Shape, codes: Codes, arch: str, shared_bytes: int, *, gated: b
     if arch == "sm_90a" and shape.rows > FEW_ROWS and shape.outputs % 8 == 0 and pairs_fit:
         tiles = (fill_wide(tile, shared_bytes) for tile in _wide_tiles(codes))
         rounded = replace(shape, rows=bucket_of(shape.rows))
-        quickest = min(tiles, key=lambda tile: _estimate_ns(rounded, codes, tile))
-        return _sparing(rounded, codes, quickest, shared_bytes)
+        return min(tiles, key=lambda tile: _estimate_ns(rounded, codes, tile))
     # Chunks have as many bytes as those of 16-bit floats; tiles of more rows of x would spill.
     halved = replace(shape, rows=min(shape.rows, FEW_ROWS), inner=shape.inner // 2)
     tile = floats.choose(halved, arch, shared_bytes, gated=gated)
@@ -134,23 +127,6 @@ def _estimate_ns(shape: Shape, codes: Codes, tile: Wide) -> float:
     return max(memory_ns, compute_ns) + _TIE * compute_ns
 
 
-def _sparing(shape: Shape, codes: Codes, quickest: Wide, shared_bytes: int) -> Wide:
-    """Return the tile that takes less under load than the one that is quickest after a rest."""
-    sparing = fill_wide(_SPARING, shared_bytes)
-    if codes != Codes("fp8") or shape.rows <= _LOADED_FROM:
-        return quickest
-    limit_ns = (1 - _LEAST_GAIN) * _estimate_loaded_ns(shape, codes, quickest)
-    return sparing if _estimate_loaded_ns(shape, codes, sparing) < limit_ns else quickest
-
-
-def _estimate_loaded_ns(shape: Shape, codes: Codes, tile: Wide) -> float:
-    """Return an estimate of the GEMM's time at the limit of power."""
-    turns = -(-units_of(shape.rows, shape.outputs, tile) // _CLUSTERS[tile.splits])
-    chunks = -(-shape.inner // (_CHUNK * tile.splits))
-    copied = turns * chunks * (tile.rows + tile.tokens)
-    return _estimate_ns(shape, codes, tile) + _LINE_NS * copied
-
-
 def _has_room(tile: Wide) -> bool:
     """Return True if the ring holds a tile's sums, which the blocks of a cluster exchange."""
     return 4 * tile.tokens * tile.rows <= tile.stages * _CHUNK * (tile.tokens + tile.rows)
@@ -182,5 +158,3 @@ def every_tile(codes: Codes) -> Iterator[Tile | Wide]:
         filled = fill_wide(tile, _SHARED_BYTES)
         if tile.splits == 1 or _has_room(filled):
             yield filled
-    if codes == Codes("fp8"):
-        yield fill_wide(_SPARING, _SHARED_BYTES)

@@ -16,6 +16,16 @@ __device__ __forceinline__ void copy_16(void* to, const void* from, bool is_ther
 #endif
 }
 
+// 4 bytes, of which the L1 cache keeps a line.
+__device__ __forceinline__ void copy_4(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+#else
+  *static_cast<unsigned*>(to) = *static_cast<const unsigned*>(from);
+#endif
+}
+
 // Ends a group of this thread's copies: everything since the last group.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
