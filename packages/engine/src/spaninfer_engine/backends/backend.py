@@ -90,6 +90,7 @@ class Backend(ABC):
     summary: ClassVar[str]
     kv_dtypes: ClassVar[tuple[KVDType, ...]] = ()  # beside the dtype that is computed in
     quantizes: ClassVar[tuple[Quantize, ...]] = ()  # what weights can be rounded to while loading
+    compares: ClassVar[tuple[Quantize, ...]] = ()  # of those, what loses least at its size
     latent_scales: ClassVar[int] = 1  # of a token's latent in codes: one, or its rotary part's too
     has_graphs: ClassVar[bool] = False
     can_tune: ClassVar[bool] = False  # does it time kernels at the first start?

@@ -42,12 +42,6 @@ KV_SHARE = 0.9
 GPU_BYTES = 3 << 29
 """What CUDA's context, loaded kernels and captured graphs take; an H200 measured 1 to 1.5 GiB."""
 
-FORMATS: Mapping[str, tuple[Quantize, ...]] = {
-    "cuda": ("fp8", "int8", "int4"),
-    "cpu": ("int8", "int4"),
-}
-"""The formats of `--quantize` that are compared, by backend: what loses least at its size."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -165,7 +159,7 @@ def _choices(asked: EngineConfig, of: _Measure) -> Iterator[EngineConfig]:
     """Yield the requested configuration, and without a format of weights the usual ones as well."""
     yield asked
     if asked.quantize is None and not of.is_quantised:
-        for name in FORMATS.get(of.compute(asked).backend.name, ()):
+        for name in of.compute(asked).backend.compares:
             yield replace(asked, quantize=name)
 
 

@@ -56,6 +56,7 @@ class CpuBackend(Backend):
     kv_dtypes = ("float32", "bfloat16", "float16", "int8", "uint4")
     latent_scales = 2
     quantizes = ("bfloat16", *CPU_GROUPED)
+    compares = ("int8", "int4")
 
     def choose_dtype(self, asked: EngineConfig, stored_as: str, machine: Machine) -> Chosen:  # noqa: ARG002
         """Return float32, or bfloat16 for the activations of matmuls."""

@@ -50,6 +50,7 @@ class CudaBackend(Backend):
     kv_dtypes = ("fp8", "int8", "uint4")
     has_graphs = True
     quantizes = ("fp8", "w8a8", "w4afp8", *ROUNDED_NAMES)
+    compares = ("fp8", "int8", "int4")
     is_invariant = True
     can_keep_head = True
     needs_torch = True
