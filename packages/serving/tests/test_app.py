@@ -76,6 +76,7 @@ def test_a_body_must_be_announced_as_plain_json(client, headers, words):
         (TEXT, {"prompt": "x", "max_tokens": 2.5}, "max_tokens"),
         (TEXT, {"prompt": "x", "seed": 2**64}, "seed"),
         (TEXT, {"prompt": "x", "deadline_s": 0}, "deadline_s"),
+        (TEXT, {"prompt": "x", "deadline_s": float("inf")}, "deadline_s"),
         (TEXT, {"prompt": "x", "logit_bias": {"the": 1}}, "logit_bias"),
         (TEXT, {"prompt": "x", "logit_bias": {"99999": 1}}, "logit_bias"),
         (TEXT, {"prompt": "x", "stop_token_ids": [0] * 2000}, "stop_token_ids"),

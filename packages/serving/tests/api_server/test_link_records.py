@@ -76,6 +76,27 @@ def test_a_mask_is_refused_by_name() -> None:
         records.plain_sampling(SamplingParams(mask=lambda _: None))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop_ids", (10**30,)),
+        ("logit_bias", {2**64: 1.0}),
+    ],
+)
+def test_numbers_that_no_message_holds_are_refused_by_name(name: str, value: object) -> None:
+    sampling = SamplingParams(**{name: value})
+
+    with pytest.raises(InvalidSampling, match=f"^{name} is .*below 2\\^64"):
+        records.plain_sampling(sampling)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30])
+def test_more_tokens_than_any_context_holds_may_be_asked_for(number: int) -> None:
+    asked = SamplingParams(max_tokens=number)
+
+    assert records.typed_sampling(bytes(records.plain_sampling(asked))).max_tokens == 2**63 - 1
+
+
 def _classes(kind: type[EngineError] = EngineError) -> list[type[EngineError]]:
     return [kind, *(each for sub in kind.__subclasses__() for each in _classes(sub))]
 

@@ -78,7 +78,7 @@ def test_text_and_null_ask_for_no_form(client):
 REFUSALS = [
     # body, parameter, what the message says
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "belongs to"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "is missing"),
     ({"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
      "response_format.json_schema", "belongs to"),
     ({"response_format": schema_format(POINT, schma=1)}, "response_format.json_schema.schma",
@@ -99,7 +99,8 @@ REFUSALS = [
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "a list of texts"),
     ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
     ({"structured_outputs": {"json_object": False}}, "structured_outputs", "exactly one"),
-    ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "exactly one"),
+    ({"structured_outputs": {"json": {}, "choice": ["a"]}}, "structured_outputs",
+     "has json and choice; allowed is exactly one of json, regex, choice, grammar"),
     ({"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp", "did you mean 'regex'"),
     ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
      "structured_outputs", "send one"),

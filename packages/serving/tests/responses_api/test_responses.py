@@ -304,6 +304,7 @@ def test_an_answer_has_the_form_of_a_schema(tool_engine, listening):
         ({"temperature": -1}, "temperature"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"messages": []}, "messages"),
     ],
 )  # fmt: skip

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no sup
 LIMIT_S = 120  # only ends a test that has failed
 
 # Each line of the script is what one process does in its turn: a code to end with before it is
-# ready or behind that, "serve" until it is killed, "wait" in front of being ready, or "deaf", which
-# no signal reaches, in front of that.
+# ready or behind that, "serve" until it is killed, "wait" in front of being ready, "deaf", which
+# no signal reaches, in front of that, or "drain": closes its address when a signal comes, and ends
+# later.
 PROCESS = """
 import os, signal, socket, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -43,6 +44,15 @@ own = listener
 if own is None:
     own = socket.create_server(("127.0.0.1", 0))
     send(control, FromEngine(form, 0.1, certificate, None), own)
+def drain(*_):
+    own.close()
+    print("drains", flush=True)
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    sys.exit(0)
+
+if what == "drain":
+    signal.signal(signal.SIGTERM, drain)
 print("listens", flush=True)
 while what in ("wait", "deaf") and not (folder / "go").exists():
     time.sleep(0.01)
@@ -274,6 +284,35 @@ def test_a_signal_ends_the_process_below_and_its_code_is_the_server_s(
 
     assert server.ended() == 5
     assert server.said.count("turn") == 1
+
+
+def refuses(port: int) -> bool:
+    """Return True if nothing listens there; raises TimeoutError if nobody accepts."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 5.0).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("script", "turn"), [(["drain"], 0), (["end 3", "drain"], 1)])
+def test_while_a_process_drains_new_connections_are_refused(
+    supervised: Start, script: list[str], turn: int
+) -> None:
+    server = supervised(*script)
+    server.wait_for(f"turn {turn}[^$]*?ready")
+    port = int(server.wait_for(r"ready (\d+)")[1])
+
+    server.process.terminate()
+    server.wait_for("drains")
+
+    for _ in range(200):  # the supervisor sends the signal before it closes its listener
+        if refuses(port):
+            break
+        sleep(0.01)
+    assert refuses(port)
+    server.go()
+    assert server.ended() == 0
 
 
 def test_a_process_that_ends_before_it_has_heard_anything_is_a_failed_start() -> None:

@@ -13,7 +13,7 @@ from spaninfer_serving.wire.sampling import Usage
 _REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
-    FinishReason.STOPPED: "abort",  # by an operator, or the end of a drain
+    FinishReason.STOPPED: "abort",  # by an operator
     FinishReason.DEADLINE: "length",
 }
 

@@ -108,7 +108,10 @@ _NAMES = tuple(each.name for each in fields(SamplingParams) if each.name != "mas
 
 
 def plain_sampling(sampling: SamplingParams) -> Raw:
-    """Return the fields that differ from the defaults; InvalidSampling for a mask."""
+    """Return the fields that differ from the defaults.
+
+    Raises InvalidSampling for a mask, and for numbers that no message holds.
+    """
     if sampling.mask is not None:
         raise InvalidSampling("mask", sampling.mask, "None in an API server process")
     values = {
@@ -118,7 +121,25 @@ def plain_sampling(sampling: SamplingParams) -> Raw:
     }
     if (form := sampling.structured) is not None:
         values["structured"] = {form.kind: getattr(form, form.kind)}
-    return Raw(msgpack.encode(values))
+    if sampling.max_tokens is not None and sampling.max_tokens > _MOST:
+        values["max_tokens"] = _MOST  # no context holds as many
+    try:
+        return Raw(msgpack.encode(values))
+    except OverflowError:
+        name = next(name for name, value in values.items() if not _fits(value))
+        raise InvalidSampling(name, values[name], "numbers below 2^64") from None
+
+
+_MOST = 2**63 - 1
+
+
+def _fits(value: Any) -> bool:
+    """Return True if a message holds a value."""
+    try:
+        msgpack.encode(value)
+    except OverflowError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)  # most requests ask for the same

@@ -9,13 +9,14 @@ from spaninfer_serving.wire.sampling import SamplingFields
 from spaninfer_serving.wire.structured import StructuredOutputs
 
 _NAMES = {"json_": "json_schema"}  # of structured_outputs -> of StructuredOutput
+_WIRE_NAMES = {"json_schema": "json"}
 
 
 def form_of(body: SamplingFields) -> StructuredOutput | None:
     """Return the form that the answer must have, None for any; raises Problem."""
     asked, own = body.response_format, body.structured_outputs
     if asked is None or asked.type == "text":
-        return None if own is None else _form(body, _given(own))
+        return None if own is None else _form(body, _one_given(own))
     if own is not None:
         raise Problem(
             400,
@@ -36,7 +37,7 @@ def form_param(body: SamplingFields) -> str:
     if own is None or len(given := _given(own)) != 1:
         return "structured_outputs"
     (name,) = given
-    return "structured_outputs." + ("json" if name == "json_schema" else name)
+    return "structured_outputs." + _WIRE_NAMES.get(name, name)
 
 
 def problem_of_form(param: str, refused: InvalidGrammar) -> Problem:
@@ -51,6 +52,22 @@ def _form(body: SamplingFields, given: dict[str, object]) -> StructuredOutput:
         param = form_param(body)
         message = str(wrong).replace(wrong.parameter, param, 1)
         raise Problem(400, message, param=param, code="invalid_grammar") from wrong
+
+
+def _one_given(own: StructuredOutputs) -> dict[str, object]:
+    """Return the one form that structured_outputs says; raises Problem for none and for several."""
+    given = _given(own)
+    if len(given) != 1:
+        names = [field.alias or name for name, field in StructuredOutputs.model_fields.items()]
+        said = [_WIRE_NAMES.get(name, name) for name in given]
+        raise Problem(
+            400,
+            f"structured_outputs has {' and '.join(said) or 'no form'}; allowed is exactly one of "
+            f"{', '.join(names)}",
+            param="structured_outputs",
+            code="invalid_grammar",
+        )
+    return given
 
 
 def _given(own: StructuredOutputs) -> dict[str, object]:

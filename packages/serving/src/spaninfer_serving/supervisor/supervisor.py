@@ -52,6 +52,7 @@ class _Supervisor:
     process: subprocess.Popen[bytes] | None = None
     status: FromEngine | None = None  # of the first that has begun to listen
     listener: socket.socket | None = None
+    is_answering: bool = False  # by itself, on the listener
     is_ending: bool = False  # a signal has come
     first_start_s: float = 0.0  # how long the first one took until it answered
     num_restarts: int = 0
@@ -114,6 +115,8 @@ class _Supervisor:
             status, listener = received
             if listener is not None:
                 self.status, self.listener = status, listener
+                if self.is_ending:
+                    listener.close()
             if status.is_ready:
                 self.first_start_s = max(monotonic() - begun_s, 1e-3)
                 return
@@ -124,12 +127,16 @@ class _Supervisor:
 
         assert self.listener is not None, "one has listened"
         assert self.status is not None, "with the listener comes the status"
+        self.is_answering = True
         try:
             answer_while(control, self.listener, self.status, ceil(self.first_start_s))
         except (
             Exception
         ) as reason:  # of a certificate that is gone: the process starts all the same
             self._say(f"requests wait for the engine's process and get no 503: {reason}")
+        self.is_answering = False
+        if self.is_ending:
+            self.listener.close()
 
     @contextmanager
     def _signals_forwarded(self) -> Iterator[None]:
@@ -150,6 +157,10 @@ class _Supervisor:
         self.is_ending = True
         if self.process is not None:
             self.process.send_signal(number)
+            if self.listener is not None and not self.is_answering and self.process.poll() is None:
+                # The process closes its own while it drains: connections are refused then, where
+                # the last listener's queue would hold them until the end.
+                self.listener.close()
 
     def _kill(self, drain_s: float) -> None:
         """Kill the process: what it waits for keeps it from its signals, as a page of a file that

@@ -8,6 +8,7 @@ from pydantic import (
     BaseModel,
     Field,
     Tag,
+    field_validator,
     model_validator,
 )
 
@@ -113,9 +114,14 @@ class TextFormat(ObjectFields):
 
     @model_validator(mode="after")
     def _has_a_schema_or_needs_none(self) -> TextFormat:
-        if (self.type == "json_schema") != (None not in (self.schema_, self.name)):
-            why = 'and name belong to the type "json_schema", and to no other'
-            raise refused("schema", "invalid_response_format", why)
+        asked = {"name": self.name, "schema": self.schema_}
+        for name, value in asked.items():
+            if self.type == "json_schema" and value is None:
+                why = 'is missing; the type "json_schema" needs a name and a schema'
+                raise refused(name, "invalid_response_format", why)
+            if self.type != "json_schema" and value is not None:
+                why = 'belongs to the type "json_schema", and to no other'
+                raise refused(name, "invalid_response_format", why)
         return self
 
 
@@ -159,10 +165,7 @@ class ResponsesRequest(DrawFields):
         "truncation": (None, "disabled"),
     }
 
-    input: (
-        str
-        | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    )
+    input: str | Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)]
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: int | None = None
@@ -185,6 +188,13 @@ class ResponsesRequest(DrawFields):
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _says_something(cls, value: str | list[InputItem]) -> str | list[InputItem]:
+        if value == []:
+            raise refused(None, "invalid_value", "has no items; give one at least, or a text")
+        return value
 
 
 class InputTokensDetails(BaseModel):

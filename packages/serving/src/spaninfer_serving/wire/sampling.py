@@ -44,7 +44,7 @@ class PlacedFields(RequestFields):
     """The parameters that say how a request stands among others."""
 
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cache_salt: str | None = None  # requests share spans only within a salt
 
 

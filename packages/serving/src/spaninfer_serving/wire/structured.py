@@ -51,7 +51,10 @@ class ResponseFormat(BaseModel):
 
     @model_validator(mode="after")
     def _has_a_schema_or_needs_none(self) -> ResponseFormat:
-        if (self.type == "json_schema") != (self.json_schema is not None):
+        if self.type == "json_schema" and self.json_schema is None:
+            why = "is missing; give it a name and a schema"
+            raise refused("json_schema", "invalid_response_format", why)
+        if self.type != "json_schema" and self.json_schema is not None:
             why = 'belongs to the type "json_schema", and to no other'
             raise refused("json_schema", "invalid_response_format", why)
         return self
