@@ -187,9 +187,9 @@ class Engine(Frontend, Resource):
     def sleep(self, drain_s: float = 0.0) -> None:
         """Free weights and KV cache until `wake_up`; idempotent.
 
-        Running requests get `drain_s` seconds to finish, then they are stopped. Waiting and new
-        ones get EngineAsleep; tokenizer and templates stay usable. Raises ConfigError for an engine
-        built from components, EngineClosed, StepTimeout.
+        Running requests get `drain_s` seconds to finish, then they are stopped. Those that still
+        wait then, and new ones from now on, get EngineAsleep; tokenizer and templates stay usable.
+        Raises ConfigError for an engine built from components, EngineClosed, StepTimeout.
         """
         self._slot.sleep(drain_s)
 
@@ -205,10 +205,10 @@ class Engine(Frontend, Resource):
         """Replace the weights by those of a folder or file with the same model.
 
         Raises as `check_weights`, before anything changes. Running requests get `drain_s` seconds
-        to finish, then they are stopped; new ones get EngineAsleep in the meantime. The prefix
-        cache is emptied; tokenizer, template and default sampling stay. If reading the new weights
-        fails, the previous ones are read again and the error is raised. A sleeping engine reads
-        the new weights when it wakes up.
+        to finish, then they are stopped; those that still wait then, and new ones in the meantime,
+        get EngineAsleep. The prefix cache is emptied; tokenizer, template and default sampling
+        stay. If reading the new weights fails, the previous ones are read again and the error is
+        raised. A sleeping engine reads the new weights when it wakes up.
         """
         self._slot.update(Path(model), drain_s)
 

@@ -19,6 +19,7 @@ from random_llama import write_model
 from spaninfer_engine import (
     ConfigError,
     Engine,
+    EngineAsleep,
     EngineClosed,
     EngineConfig,
     EngineState,
@@ -358,6 +359,22 @@ def test_a_call_under_way_ends_with_an_engine_that_does_not_drain(folder: Path) 
 
         with pytest.raises(EngineClosed, match="the engine is closed"):
             core._compute([Text(np.array([4]))])
+
+
+def test_calls_are_told_that_an_engine_falls_asleep(folder: Path) -> None:
+    with engine(folder) as encoder:
+        core: Any = encoder._core
+
+        with core._call():
+            core.close(for_sleep=True)
+
+            with pytest.raises(EngineAsleep):
+                core._compute([Text(np.array([4]))])
+        with pytest.raises(EngineAsleep):  # until the slot has another one
+            encoder.embed([[4]])
+        encoder.close()
+        with pytest.raises(EngineClosed):
+            encoder.embed([[4]])
 
 
 def test_a_step_that_hangs_is_not_waited_for_longer_than_the_callers_patience(

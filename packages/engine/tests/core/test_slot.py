@@ -10,14 +10,17 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from assembled import VOCAB, wait_until
 from assembled import engine as engine_of_parts
-from assembled import wait_until
+from checking import BlockedRunner
 from encoders import EncoderOracle, write_modules, write_words
 from random_llama import write_model
 from safetensors.numpy import load_file, save_file
@@ -28,7 +31,9 @@ from spaninfer_engine import (
     EngineAsleep,
     EngineClosed,
     EngineState,
+    EngineUnavailable,
     FinishReason,
+    ResultQueue,
     SamplingParams,
     WeightsTimeout,
 )
@@ -165,6 +170,78 @@ def test_requests_that_run_are_stopped_or_waited_for(
         outputs = list(queue)
         assert outputs[-1].finish_reason is FinishReason[reason]
         running.release(handle)
+
+
+@pytest.mark.parametrize("name", ["sleep", "update_weights"])
+def test_a_request_that_has_not_begun_is_told_that_the_engine_sleeps(
+    folder: Path, other: Path, name: str
+) -> None:
+    with made(folder) as running:
+        running.freeze()
+        queues = [running.start_request(PROMPT, LONG)[1] for _ in range(4)]  # all that may run
+        _, waiting = running.start_request(PROMPT, replace(LONG, n=2))
+        running.sleep() if name == "sleep" else running.update_weights(other)
+        assert [list(queue)[-1].finish_reason for queue in queues] == [FinishReason.STOPPED] * 4
+        outputs = list(waiting)
+        assert [output.finish_reason for output in outputs] == [FinishReason.ERROR] * 2
+        assert all(isinstance(output.error, EngineAsleep) for output in outputs)
+
+
+@contextmanager
+def closing_in_a_step(*, for_sleep: bool) -> Iterator[tuple[Engine, list[ResultQueue]]]:
+    """Give an engine whose core closes in its first step, and the queues of a request that runs and
+    of one that waits; the step ends with the block.
+    """
+    runner = BlockedRunner(4, (100,), vocab=VOCAB)
+    running = engine_of_parts(runner, max_running=1)
+    _, first = running.start_request([1, 2, 3], LONG)
+    runner.wait_for_step()
+    queues = [first, running.start_request([1, 2], LONG)[1]]
+    close = partial(running._core.close, for_sleep=for_sleep)  # type: ignore[call-arg]
+    closing = Thread(target=close)
+    closing.start()
+    wait_until(lambda: running.stats().state is EngineState.DRAINING)
+    try:
+        yield running, queues
+    finally:
+        runner.go()
+        closing.join()
+        running.close()
+
+
+def test_who_comes_while_the_engine_falls_asleep_is_told_that_it_sleeps() -> None:
+    with closing_in_a_step(for_sleep=True) as (running, _):
+        for refused in (running.start_request, running.generate):
+            with pytest.raises(EngineAsleep):
+                refused([1], LONG)
+
+
+def test_who_runs_when_the_engine_falls_asleep_is_stopped_and_who_waits_is_told() -> None:
+    with closing_in_a_step(for_sleep=True) as (_, queues):
+        pass
+    ran, waited = (list(queue)[-1] for queue in queues)
+    assert (ran.finish_reason, ran.error) == (FinishReason.STOPPED, None)
+    assert isinstance(waited.error, EngineAsleep)
+
+
+def test_who_waits_when_the_engine_is_closed_is_stopped() -> None:
+    with closing_in_a_step(for_sleep=False) as (_, queues):
+        pass
+    assert [list(queue)[-1].finish_reason for queue in queues] == [FinishReason.STOPPED] * 2
+
+
+def test_an_engine_that_is_closed_while_it_falls_asleep_is_closed() -> None:
+    def is_closed() -> bool:
+        with pytest.raises(EngineUnavailable) as refused:
+            running.start_request([1], LONG)
+        return refused.type is EngineClosed
+
+    with closing_in_a_step(for_sleep=True) as (running, _):
+        closing = Thread(target=running.close)
+        closing.start()
+        wait_until(is_closed)
+    closing.join()
+    assert is_closed()
 
 
 def test_other_weights_give_what_an_engine_of_theirs_gives(folder: Path, other: Path) -> None:

@@ -16,7 +16,13 @@ import numpy as np
 
 from spaninfer_engine.config import Resolved
 from spaninfer_engine.core.stats import EngineState, EngineStats, StepTimes
-from spaninfer_engine.errors import EngineClosed, NoMemory, StepTimeout, UnsupportedTask
+from spaninfer_engine.errors import (
+    EngineAsleep,
+    EngineClosed,
+    NoMemory,
+    StepTimeout,
+    UnsupportedTask,
+)
 from spaninfer_engine.frontend.encoder import EncoderFront
 from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.output.relay import TokenRelay
@@ -61,6 +67,7 @@ class Embedder:
         self._idle_from_s = 0.0  # the end of the last step
         self._turn = Condition()  # held in a step; over all that follows and `state`
         self._calls = 0  # under way
+        self._is_for_sleep = False  # is it closed to be built again?
         self._is_over = Event()
 
     @property
@@ -113,13 +120,20 @@ class Embedder:
             uptime_s=uptime_s,
         )
 
-    def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
-        """Take no more calls, let those there are finish for so long, and give everything back."""
+    def close(
+        self, drain_s: float = 0.0, patience_s: float | None = None, *, for_sleep: bool = False
+    ) -> None:
+        """Take no more calls, let those there are finish for so long, and give everything back.
+
+        With `for_sleep`, calls that come or are not done get EngineAsleep: it will be built again.
+        """
         limit_s = -1 if patience_s is None else drain_s + patience_s
         if not self._turn.acquire(timeout=limit_s):
             raise StepTimeout(limit_s)
         try:
-            if self.state is EngineState.RUNNING:
+            is_first = self.state is EngineState.RUNNING
+            self._is_for_sleep = for_sleep and (is_first or self._is_for_sleep)
+            if is_first:
                 self.state = EngineState.DRAINING
             self._turn.wait_for(lambda: not self._calls, timeout=drain_s)
             if self.state is EngineState.DRAINING:
@@ -187,7 +201,7 @@ class Embedder:
 
     @contextmanager
     def _attempt(self, numbers: Iterable[int], errors: Errors) -> Iterator[None]:
-        """Note an error for each of these texts; EngineClosed where no step is computed."""
+        """Note an error for each of these texts; raises where no step is computed any more."""
         self._check_takes(EngineState.RUNNING, EngineState.DRAINING)
         try:
             yield
@@ -222,5 +236,7 @@ class Embedder:
 
     def _check_takes(self, *states: EngineState) -> None:
         if self.state not in states:
+            if self._is_for_sleep and not self.failure:
+                raise EngineAsleep
             why = "closed: a step failed" if self.failure else self.state.value
             raise EngineClosed(f"the engine is {why} and embeds no more texts") from self.failure

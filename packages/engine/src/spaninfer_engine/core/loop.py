@@ -31,7 +31,13 @@ from spaninfer_engine.core.cache_map import CacheMap, cache_map_of
 from spaninfer_engine.core.gc_freeze import GcFreeze
 from spaninfer_engine.core.stats import EngineState, EngineStats, StepTimes, snapshot
 from spaninfer_engine.core.watchdog import Watchdog, stacks
-from spaninfer_engine.errors import EngineClosed, StepTimeout, as_exception
+from spaninfer_engine.errors import (
+    EngineAsleep,
+    EngineClosed,
+    EngineUnavailable,
+    StepTimeout,
+    as_exception,
+)
 from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.output.processor import EngineFailed, OutputProcessor, RequestStarted
 from spaninfer_engine.output.relay import TokenRelay
@@ -87,6 +93,7 @@ class Core:
         self._copied: Callable[[], None] = _nothing_copied  # waits for the newest copies
         self._is_stalled = False  # do all sequences wait for spans from disk?
         self._close_at: float | None = None
+        self._is_for_sleep = False  # is it closed to be built again? Under the lock
         self._is_dropped = False
         self._is_frozen = False  # no step is planned
         self._is_over = Event()  # everything is given back, or the thread given up
@@ -103,7 +110,7 @@ class Core:
         """
         with self._lock:
             if self.state is not EngineState.RUNNING:
-                raise EngineClosed(self._why_closed()) from self.failure
+                raise self._refusal() from self.failure
             admission = admit(request, self._queued(), self.scheduler.limits)
             if isinstance(admission, Refused):
                 raise admission.reason
@@ -166,12 +173,18 @@ class Core:
         self.scheduler.kv_cache.begin_epoch()
         self._send(commands.ForgetPrefixes())
 
-    def close(self, drain_s: float = 0.0, patience_s: float | None = None) -> None:
+    def close(
+        self, drain_s: float = 0.0, patience_s: float | None = None, *, for_sleep: bool = False
+    ) -> None:
         """Take no more requests, let those there are finish for so long, stop the rest, and give
         everything back; raises why that failed. A step that takes `patience_s` longer hangs.
+
+        With `for_sleep`, requests that come or still wait get EngineAsleep: it will be built again.
         """
         with self._lock:
-            if self.state is EngineState.RUNNING:
+            is_first = self.state is EngineState.RUNNING
+            self._is_for_sleep = for_sleep and (is_first or self._is_for_sleep)
+            if is_first:
                 self.state = EngineState.DRAINING
             self._send(commands.Close(monotonic() + drain_s))
         if patience_s is None:
@@ -222,7 +235,7 @@ class Core:
             if self._is_dropped:
                 self._fail(EngineClosed("the engine was dropped before the request had finished"))
                 return
-            self.scheduler.stop_all(monotonic(), FinishReason.STOPPED)
+            self._stop_all()
             self._watchdog.begin()
             while self._started:
                 self._finish()
@@ -236,6 +249,13 @@ class Core:
             if error is not self.failure:  # else the step has ended after all, but too late
                 _log.critical("a step failed; the engine is closed", exc_info=error)
             self._fail(as_exception(error))
+
+    def _stop_all(self) -> None:
+        """End every request: before a sleep, those of which nothing has begun with an error."""
+        now = monotonic()
+        if self._is_for_sleep:
+            self.scheduler.refuse_waiting(now, EngineAsleep())
+        self.scheduler.stop_all(now, FinishReason.STOPPED)
 
     def _is_done(self) -> bool:
         if self._close_at is None or self._is_dropped:
@@ -387,10 +407,15 @@ class Core:
             self._output_processor.put(EngineFailed(self.failure))
         return late
 
-    def _why_closed(self) -> str:
+    def _refusal(self) -> EngineUnavailable:
+        """Return why nothing more is taken; to be called with the lock."""
         if self.state is EngineState.FAILED:
-            return "the engine has failed and takes no more requests; its log says why"
-        return f"the engine is {self.state.value} and takes no more requests"
+            return EngineClosed(
+                "the engine has failed and takes no more requests; its log says why"
+            )
+        if self._is_for_sleep:
+            return EngineAsleep()
+        return EngineClosed(f"the engine is {self.state.value} and takes no more requests")
 
 
 def _nothing_copied() -> None:

@@ -186,7 +186,7 @@ class CoreSlot:
         assert not isinstance(core, Asleep), "it was asked"
         if core.state is not EngineState.RUNNING:
             raise EngineClosed(f"the engine is {core.state.value}")
-        core.close(drain_s)
+        core.close(drain_s, for_sleep=True)
         asleep = Asleep(core.stats(model=self._resolved.name, uptime_s=0.0), self._context)
         with self._lock:
             if self._is_closed or core.failure is not None:

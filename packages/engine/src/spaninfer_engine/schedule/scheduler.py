@@ -112,6 +112,13 @@ class Scheduler:
             if seq is not None:
                 self._end(seq, reason, now, error=error)
 
+    def refuse_waiting(self, now: float, error: Exception) -> None:
+        """End requests of which nothing has begun with an error."""
+        unbegun = [seq for seq in self._waiting if seq.index == 0 and seq.scheduled_s is None]
+        for first in unbegun:
+            seq_ids = [seq.seq_id for seq in (first, *first.followers)]
+            self.stop(seq_ids, now, FinishReason.ERROR, error)
+
     def stop_all(self, now: float, reason: FinishReason) -> None:
         """End every sequence."""
         self.stop(tuple(self._seqs), now, reason)
