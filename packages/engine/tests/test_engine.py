@@ -398,6 +398,15 @@ def test_a_closed_engine_refuses_and_closes_again_without_harm():
         running.start_request([1])
 
 
+@pytest.mark.parametrize("name", ["wake_up", "freeze", "thaw", "reset_prefix_cache"])
+def test_a_closed_engine_does_not_do_as_if_it_did_what_it_is_told(name):
+    running = engine()
+    running.close()
+
+    with pytest.raises(EngineClosed, match="closed"):
+        getattr(running, name)()
+
+
 def test_an_engine_whose_device_cannot_be_closed_still_gives_the_collector_its_objects_back():
     class Lost(CheckingRunner):
         def close(self):

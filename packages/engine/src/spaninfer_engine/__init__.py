@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Unread,
         UnsupportedTask,
         WeightsTimeout,
+        WrongThread,
     )
     from spaninfer_engine.output.handle import RequestHandle, ResultQueue
     from spaninfer_engine.request.request import (
@@ -101,6 +102,7 @@ __all__ = [
     "UnsupportedTask",
     "Usage",
     "WeightsTimeout",
+    "WrongThread",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -155,5 +157,6 @@ __getattr__, __dir__ = lazily(
         "UnsupportedTask": "errors.UnsupportedTask",
         "Usage": "request.request.Usage",
         "WeightsTimeout": "errors.WeightsTimeout",
+        "WrongThread": "errors.WrongThread",
     },
 )

@@ -24,7 +24,13 @@ from spaninfer_engine.core.embedder import Embedder
 from spaninfer_engine.core.loop import Core
 from spaninfer_engine.core.slot import AnyCore, Asleep, CoreSlot
 from spaninfer_engine.core.stats import EngineStats
-from spaninfer_engine.errors import EngineAsleep, InvalidPrompt, QueueFull, UnsupportedTask
+from spaninfer_engine.errors import (
+    EngineAsleep,
+    EngineClosed,
+    InvalidPrompt,
+    QueueFull,
+    UnsupportedTask,
+)
 from spaninfer_engine.frontend.frontend import TASK_HINTS, Frontend
 from spaninfer_engine.frontend.intake import Intake
 from spaninfer_engine.frontend.parts import FrontParts
@@ -73,6 +79,8 @@ class Engine(Frontend, Resource):
     Methods with a `sampling` argument also take fields of SamplingParams and of StructuredOutput
     (such as `json_schema`) as keywords, which override `sampling` or, without it,
     `default_sampling`. They raise TypeError for an unknown keyword.
+
+    Methods that wait for the engine raise WrongThread in its own threads, where token masks run.
 
     An engine that is garbage-collected without being closed frees its resources too; its requests
     end with EngineClosed.
@@ -143,7 +151,7 @@ class Engine(Frontend, Resource):
 
         Raises UnsupportedTask for a model that does not generate.
         """
-        with suppress(EngineAsleep):  # they have ended
+        with suppress(EngineAsleep, EngineClosed):  # they have ended
             self._decoding().hand_over()
 
     def stop_relayed(self, request: RelayedRequest, index: int, reason: FinishReason) -> None:
@@ -167,19 +175,20 @@ class Engine(Frontend, Resource):
         """Compute no further steps until `thaw`; requests keep their state, and may be stopped.
 
         Returns immediately; the current step completes. Deadlines that pass in the meantime take
-        effect after `thaw`. Raises UnsupportedTask for a model that does not generate.
+        effect after `thaw`. Raises UnsupportedTask for a model that does not generate, EngineClosed
+        and EngineAsleep.
         """
         self._decoding().freeze(is_frozen=True)
 
     def thaw(self) -> None:
-        """Compute steps again; idempotent."""
+        """Compute steps again; idempotent. Raises EngineClosed."""
         with suppress(EngineAsleep):
             self._decoding().freeze(is_frozen=False)
 
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache: later requests reuse nothing; running ones continue.
 
-        Raises UnsupportedTask for a model that does not generate.
+        Raises UnsupportedTask for a model that does not generate, and EngineClosed.
         """
         with suppress(EngineAsleep):  # nothing is left of them
             self._decoding().forget_prefixes()
@@ -191,6 +200,7 @@ class Engine(Frontend, Resource):
         wait then, and new ones from now on, get EngineAsleep; tokenizer and templates stay usable.
         Raises ConfigError for an engine built from components, EngineClosed, StepTimeout.
         """
+        self._slot.check_thread("sleep")
         self._slot.sleep(drain_s)
 
     def wake_up(self) -> None:
@@ -198,7 +208,9 @@ class Engine(Frontend, Resource):
 
         Equal requests get equal tokens before and after. Raises the errors of a start, and
         ConfigError if free memory allows only a smaller context; the engine then stays asleep.
+        Raises EngineClosed if it was closed.
         """
+        self._slot.check_thread("wake_up")
         self._slot.wake_up()
 
     def update_weights(self, model: str | Path, drain_s: float = 0.0) -> None:
@@ -210,6 +222,7 @@ class Engine(Frontend, Resource):
         stay. If reading the new weights fails, the previous ones are read again and the error is
         raised. A sleeping engine reads the new weights when it wakes up.
         """
+        self._slot.check_thread("update_weights")
         self._slot.update(Path(model), drain_s)
 
     def check_weights(self, model: str | Path) -> None:
@@ -241,6 +254,7 @@ class Engine(Frontend, Resource):
 
         Raises TimeoutError after `timeout` seconds.
         """
+        self._slot.check_thread("sync")
         handles = [handle] if handle is not None else self._handles.all()
         until = None if timeout is None else monotonic() + timeout
         for waited_for in handles:
@@ -274,6 +288,7 @@ class Engine(Frontend, Resource):
         `max_tokens` start first, so that the list finishes sooner. Raises the error of the first
         request that failed, and those of `start_request`.
         """
+        self._slot.check_thread("generate")
         given = self.default_sampling if sampling is None else sampling
         if is_one(prompts):
             return self._generate([prompts], [single_sampling(given, fields, "generate")])[0]
@@ -312,6 +327,7 @@ class Engine(Frontend, Resource):
         Messages, tools, variables and their errors are those of `encode_chat`; everything else is
         as in `generate`.
         """
+        self._slot.check_thread("chat")
         given = self.default_sampling if sampling is None else sampling
         encode = partial(self.encode_chat, tools=tools, variables=variables)
         if is_conversation(messages):
@@ -410,7 +426,7 @@ class Engine(Frontend, Resource):
         if isinstance(core, Embedder):
             return core.rows(texts)
         if isinstance(core, Asleep) and "generate" not in self.tasks:
-            raise EngineAsleep
+            raise core.refusal()
         raise self._generates()
 
     def stats(self) -> EngineStats:
@@ -433,6 +449,7 @@ class Engine(Frontend, Resource):
         take after that; None: as long as any. Raises StepTimeout and WeightsTimeout if they hang,
         when nothing can be freed.
         """
+        self._slot.check_thread("close")
         self._intake.close()
         self._slot.close(drain_s, patience_s)
 
@@ -441,6 +458,7 @@ class Engine(Frontend, Resource):
 
         For servers, which end with their engine: after a failed step only a new process helps.
         """
+        self._slot.check_thread("wait_over")
         self._slot.wait_over()
 
     def __repr__(self) -> str:
@@ -460,7 +478,7 @@ class Engine(Frontend, Resource):
         if isinstance(core, Core):
             return core
         if isinstance(core, Asleep) and "generate" in self.tasks:
-            raise EngineAsleep
+            raise core.refusal()
         raise UnsupportedTask(
             f"this model ({self.resolved.architecture}) does not generate; {TASK_HINTS['generate']}"
         )

@@ -15,6 +15,7 @@ EngineError
 │   ├── TextTooLong              a text to embed has more tokens than the model takes
 │   ├── UnsupportedTask          generation by an encoder, or embedding by a decoder
 │   ├── InvalidMask              a token mask returned something else than a mask
+│   ├── WrongThread              a mask made a call that waits for the engine, and so for itself
 │   ├── InvalidGrammar           a schema or grammar cannot be used: names the place in it
 │   └── TemplateError            the chat template refused the messages
 ├── NoToken                  no token can be chosen from a request's logits: NaN, or all are banned
@@ -170,6 +171,18 @@ class UnsupportedTask(RequestError):
 
 class InvalidMask(RequestError):
     """A token mask returned something else than a mask."""
+
+
+class WrongThread(RequestError):
+    """A call that waits for the engine was made in a thread of its own, as by a token mask."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        super().__init__(
+            f"{call}() was called in the engine's own thread, where masks and listeners run, and "
+            "would wait for itself; call it in another thread; stop() and stats() wait for nothing "
+            "and are allowed"
+        )
 
 
 class InvalidGrammar(RequestError):

@@ -336,6 +336,16 @@ def test_an_engine_whose_files_are_gone_sleeps_on(folder: Path, tmp_path: Path) 
         assert tokens(running) == before
 
 
+def test_an_engine_that_is_closed_in_its_sleep_is_closed(folder: Path) -> None:
+    running = made(folder)
+    running.sleep()
+    running.close()
+    calls = [partial(running.start_request, PROMPT), partial(running.generate, PROMPT)]
+    for call in (*calls, running.wake_up, running.freeze, running.thaw, running.reset_prefix_cache):
+        with pytest.raises(EngineClosed):
+            call()
+
+
 def test_who_waits_for_the_end_waits_through_sleep(folder: Path) -> None:
     running = made(folder)
     waiting = Thread(target=running.wait_over)

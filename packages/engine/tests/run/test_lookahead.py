@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,17 +14,19 @@ import pytest
 from byte_tokenizer import byte_tokenizer
 from families import FAMILIES
 from launch_order import watch
+from numpy.typing import NDArray
 from oracle import Oracle, prompt
 from runners import runner_on
 from spaninfer_engine.backends.backend import HOST_TUNING
 from spaninfer_engine.backends.cpu.ops import CpuOps
 from spaninfer_engine.backends.cuda.graphs.shapes import GraphShapes
 from spaninfer_engine.config import Resolved
+from spaninfer_engine.core.stats import EngineState
 from spaninfer_engine.engine import Engine
-from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken
+from spaninfer_engine.errors import InvalidMask, NoMemory, NoToken, WrongThread
 from spaninfer_engine.program.bind import bind
 from spaninfer_engine.program.lower import lower
-from spaninfer_engine.request.request import Matcher, SamplingParams, fill_each
+from spaninfer_engine.request.request import FinishReason, Matcher, SamplingParams, fill_each
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.run.runner import Runner
 from spaninfer_engine.run.sampler import Sampler
@@ -248,6 +251,61 @@ def test_masks_limit_tokens_while_steps_are_launched_ahead(model: Model, padded:
         *(NoToken, InvalidMask),
     ]
     assert made[0].num_masked > 10
+
+
+@pytest.mark.parametrize("lookahead", [False, True], ids=["one by one", "ahead"])
+def test_a_mask_that_waits_for_the_engine_ends_its_own_request_alone(
+    model: Model, lookahead: bool
+) -> None:
+    runner = _ahead(model) if lookahead else _one_by_one(model)
+    with Engine(_parts(model, runner, 400, 8)) as engine:
+        waiting: list[Callable[[], object]] = [
+            *(engine.close, engine.sleep, engine.wake_up, engine.sync, engine.wait_over),
+            *(partial(engine.generate, [1]), partial(engine.update_weights, ".")),
+            partial(engine.chat, [{"role": "user", "content": "Hello!"}]),
+        ]
+        _, beside = engine.start_request([1, 2], max_tokens=40, ignore_eos=True)
+        for call in waiting:
+            with pytest.raises(WrongThread, match=r"\(\) was called in the engine's own thread"):
+                engine.generate([1, 2], max_tokens=5, mask=lambda _, call=call: call())
+
+        assert sum(len(output.token_ids) for output in beside) == 40
+
+
+def test_a_listener_does_not_wait_for_the_engine_either(model: Model) -> None:
+    refused: list[WrongThread] = []
+
+    def listen() -> None:
+        try:
+            engine.generate([1])
+        except WrongThread as error:
+            refused.append(error)
+
+    with Engine(_parts(model, _one_by_one(model), 400, 8)) as engine:
+        engine.freeze()
+        _, queue = engine.start_request([1, 2], max_tokens=4, ignore_eos=True)
+        queue.listen(listen)
+        engine.thaw()
+
+        assert sum(len(output.token_ids) for output in queue) == 4
+    assert refused
+
+
+def test_a_mask_may_stop_its_request_and_look_at_the_engine(model: Model) -> None:
+    known: list[EngineState] = []
+
+    def look(token_ids: NDArray[np.int32]) -> None:
+        if len(token_ids) == 2:
+            known.append(engine.stats().state)
+            engine.stop(handle)
+
+    with Engine(_parts(model, _one_by_one(model), 400, 8)) as engine:
+        engine.freeze()
+        handle, queue = engine.start_request([1, 2], mask=look, max_tokens=40, ignore_eos=True)
+        engine.thaw()
+
+        assert list(queue)[-1].finish_reason is FinishReason.STOPPED
+    assert known == [EngineState.RUNNING]
 
 
 def test_the_step_behind_a_masked_one_is_launched_before_its_result_is_read(

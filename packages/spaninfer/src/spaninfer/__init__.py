@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         UnsupportedTask,
         Usage,
         WeightsTimeout,
+        WrongThread,
     )
     from spaninfer_engine.tools import convert
 
@@ -107,6 +108,7 @@ __all__ = [
     "UnsupportedTask",
     "Usage",
     "WeightsTimeout",
+    "WrongThread",
     "__version__",
     "convert",
 ]

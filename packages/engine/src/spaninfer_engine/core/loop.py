@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from functools import partial
 from math import isinf
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 from time import monotonic, perf_counter
 
 from spaninfer_engine.core import commands
@@ -109,8 +109,7 @@ class Core:
         With `hold` it begins at the next `hand_over`, or command of any other kind.
         """
         with self._lock:
-            if self.state is not EngineState.RUNNING:
-                raise self._refusal() from self.failure
+            self._check_open()
             admission = admit(request, self._queued(), self.scheduler.limits)
             if isinstance(admission, Refused):
                 raise admission.reason
@@ -141,6 +140,11 @@ class Core:
         return Queued(max(choices, 0), self._num_submitted_tokens - counts.begun_tokens)
 
     @property
+    def is_own_thread(self) -> bool:
+        """True in a thread of its own, where masks and listeners of callers run."""
+        return current_thread() is self._thread or self._output_processor.is_own_thread
+
+    @property
     def context(self) -> int:
         """The most tokens that prompt and answer can have together."""
         return self.scheduler.limits.context
@@ -165,13 +169,19 @@ class Core:
         self._send(commands.Stop(seq_ids, reason))
 
     def freeze(self, *, is_frozen: bool) -> None:
-        """Plan no more steps, or plan them again; returns at once. Closing ends it."""
-        self._send(commands.Freeze(is_frozen))
+        """Plan no more steps, or plan them again; returns at once. Closing ends it; raises then."""
+        with self._lock:
+            self._check_open()
+            self._send(commands.Freeze(is_frozen))
 
     def forget_prefixes(self) -> None:
-        """Share nothing computed so far with requests that are submitted from now on."""
-        self.scheduler.kv_cache.begin_epoch()
-        self._send(commands.ForgetPrefixes())
+        """Share nothing computed so far with requests that are submitted from now on; raises where
+        none may be.
+        """
+        with self._lock:
+            self._check_open()
+            self.scheduler.kv_cache.begin_epoch()
+            self._send(commands.ForgetPrefixes())
 
     def close(
         self, drain_s: float = 0.0, patience_s: float | None = None, *, for_sleep: bool = False
@@ -407,8 +417,13 @@ class Core:
             self._output_processor.put(EngineFailed(self.failure))
         return late
 
+    def _check_open(self) -> None:
+        """Raise why nothing more is taken; to be called with the lock."""
+        if self.state is not EngineState.RUNNING:
+            raise self._refusal() from self.failure
+
     def _refusal(self) -> EngineUnavailable:
-        """Return why nothing more is taken; to be called with the lock."""
+        """Return why nothing more is taken."""
         if self.state is EngineState.FAILED:
             return EngineClosed(
                 "the engine has failed and takes no more requests; its log says why"

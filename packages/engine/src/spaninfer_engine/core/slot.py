@@ -15,7 +15,14 @@ from spaninfer_engine.core.assembly import core_of
 from spaninfer_engine.core.embedder import Embedder
 from spaninfer_engine.core.loop import Core
 from spaninfer_engine.core.stats import EngineState, EngineStats
-from spaninfer_engine.errors import ConfigError, EngineAsleep, EngineClosed, WeightsTimeout
+from spaninfer_engine.errors import (
+    ConfigError,
+    EngineAsleep,
+    EngineClosed,
+    EngineUnavailable,
+    WeightsTimeout,
+    WrongThread,
+)
 from spaninfer_engine.output.handle import ResultQueue
 from spaninfer_engine.output.relay import TokenRelay
 from spaninfer_engine.request.request import FinishReason, Request
@@ -40,7 +47,13 @@ class Asleep:
         queue: ResultQueue | TokenRelay,  # noqa: ARG002
     ) -> NoReturn:
         """Refuse a request."""
-        raise EngineAsleep
+        raise self.refusal()
+
+    def refusal(self) -> EngineUnavailable:
+        """Return why nothing is taken."""
+        if self.state is EngineState.CLOSED:
+            return EngineClosed("the engine is closed and takes no more requests")
+        return EngineAsleep()
 
     def stop(self, seq_ids: tuple[int, ...], reason: FinishReason) -> None:
         """Nothing runs."""
@@ -59,7 +72,7 @@ class Asleep:
         self._is_over.wait()
 
     def drop(self) -> None:
-        """Nothing is held."""
+        """Nothing is held; whoever waits for the end looks again."""
         self._is_over.set()
 
 
@@ -83,6 +96,12 @@ class CoreSlot:
         self._is_closed = False
         self._num_callers = 0  # of changes and checks
 
+    def check_thread(self, call: str) -> None:
+        """Raise WrongThread for a call that waits for the core, in one of its own threads."""
+        core = self.core
+        if isinstance(core, Core) and core.is_own_thread:
+            raise WrongThread(call)
+
     def sleep(self, drain_s: float) -> None:
         """Give weights and KV cache up; `Engine.sleep` says more."""
         with self._waited_for(), self._changing:
@@ -93,6 +112,7 @@ class CoreSlot:
     def wake_up(self) -> None:
         """Build a core again; the engine sleeps on where that fails."""
         with self._waited_for(), self._changing:
+            self._check_open()
             if isinstance(self.core, Asleep):
                 self._fill(self._readable())
 
@@ -181,11 +201,16 @@ class CoreSlot:
             )
         return self._source
 
+    def _check_open(self) -> None:
+        """Raise EngineClosed for an engine that was closed or has failed; asked in one's turn."""
+        state = EngineState.CLOSED if self._is_closed else self.core.state
+        if state not in (EngineState.RUNNING, EngineState.ASLEEP):
+            raise EngineClosed(f"the engine is {state.value}")
+
     def _empty(self, drain_s: float) -> None:
+        self._check_open()
         core = self.core
         assert not isinstance(core, Asleep), "it was asked"
-        if core.state is not EngineState.RUNNING:
-            raise EngineClosed(f"the engine is {core.state.value}")
         core.close(drain_s, for_sleep=True)
         asleep = Asleep(core.stats(model=self._resolved.name, uptime_s=0.0), self._context)
         with self._lock:
@@ -211,4 +236,4 @@ class CoreSlot:
         if is_closed:
             core.close()
             raise EngineClosed("the engine was closed while its weights were read")
-        before.close()
+        before.drop()  # not closed: a caller that found it there is refused by one that slept

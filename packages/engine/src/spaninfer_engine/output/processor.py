@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from time import monotonic, sleep, thread_time
 from typing import TypeAlias
 
@@ -111,6 +111,11 @@ class OutputProcessor:
         self._failure: Exception | None = None  # what ended the thread
         self._thread = Thread(target=self._work, name="spaninfer-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True in the output thread."""
+        return current_thread() is self._thread
 
     def put(self, message: Message, *, here: bool = False) -> None:
         """Take in what happened; return at once. With `here`, the caller writes it when it can."""
