@@ -3,6 +3,7 @@ import threading
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from assembled import (
     END,
@@ -24,6 +25,7 @@ from spaninfer_engine.errors import (
     PromptTooLong,
     RequestError,
 )
+from spaninfer_engine.output.handle import complete
 from spaninfer_engine.request.request import FinishReason, Placement, SamplingParams, Status
 from spaninfer_engine.text.tokenizer import Tokenizer
 
@@ -282,6 +284,45 @@ def test_a_prompt_at_fault_is_refused_by_name(prompt, error, words):
 def test_what_is_neither_a_prompt_nor_a_list_of_them_is_refused(prompts):
     with engine() as running, pytest.raises(InvalidPrompt, match="text or a sequence of"):
         running.generate(prompts)
+
+
+def as_arrays(kind):
+    """Return what makes arrays, or tensors, of ids."""
+    return np.array if kind == "numpy" else pytest.importorskip("torch").tensor
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_rows_of_ids_are_prompts(kind):
+    array, greedy = as_arrays(kind), SamplingParams(max_tokens=5, seed=3)
+    rows = [[1, 2], [3, 4]]
+    with engine() as running:
+        expected = [answer.token_ids for answer in running.generate(rows, greedy)]
+
+        def told(prompts):
+            return [answer.token_ids for answer in running.generate(prompts, greedy)]
+
+        assert told(array(rows)) == told([array(row) for row in rows]) == expected
+        assert told([array([1])]) == told([[1]])
+        assert told(array([[1], [2]])) == told([[1], [2]])
+        assert running.generate(array(rows[0]), greedy).token_ids == expected[0]
+        (started,) = complete(running.start_request(array(rows[0]), greedy)[0])
+    assert started.token_ids == expected[0]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_arrays_that_are_no_prompt_are_refused(kind):
+    array = as_arrays(kind)
+    with engine() as running:
+        for table in (array([[1, 2]]), array([[1.5, 2.5]])):
+            with pytest.raises(InvalidPrompt, match=r"an array with 2 axes; pass one row"):
+                running.start_request(table)
+        with pytest.raises(InvalidPrompt, match="an array with 2 axes"):
+            running.generate(array([[[1, 2]]]))
+        for ids in ([array([1, 2])], array([1.5, 2.5])):
+            with pytest.raises(InvalidPrompt, match="whole numbers below"):
+                running.start_request(ids)
+        with pytest.raises(InvalidPrompt, match="text or a sequence of token ids"):
+            running.generate(array(5))
 
 
 def test_sampling_that_names_unknown_tokens_or_adapters_is_refused():

@@ -44,7 +44,7 @@ from spaninfer_engine.request.keywords import (
 )
 from spaninfer_engine.request.prompts import (
     Prompt,
-    check_sequence,
+    check_prompt,
     is_conversation,
     is_one,
 )
@@ -283,7 +283,8 @@ class Engine(Frontend, Resource):
     ) -> Completion | list[Completion]:
         """Answer a prompt, or a list of prompts, and return when all answers are complete.
 
-        For a list, `sampling` is one for all prompts or a list with one for each. The result has
+        A prompt is text or token ids; the rows of an array or tensor with two axes are a list of
+        prompts. For a list, `sampling` is one for all or a list with one for each. The result has
         all choices of the first prompt, then of the second, and so on. Prompts with the largest
         `max_tokens` start first, so that the list finishes sooner. Raises the error of the first
         request that failed, and those of `start_request`.
@@ -513,7 +514,7 @@ class Engine(Frontend, Resource):
                 sleep(LOOK_AGAIN_S)
 
     def _encoded(self, prompt: Prompt) -> Sequence[int]:
-        check_sequence(prompt)
+        check_prompt(prompt)
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 

@@ -324,6 +324,13 @@ def test_stats_count_texts_tokens_and_steps(folder: Path) -> None:
     assert stats.step_s >= stats.last_step_s > 0
 
 
+def test_rows_of_ids_are_texts(folder: Path) -> None:
+    with engine(folder) as encoder:
+        rows = encoder.embed(np.array([[4, 5], [6, 7]]))  # type: ignore[arg-type]
+
+        assert np.array_equal(rows, encoder.embed([[4, 5], [6, 7]]))
+
+
 def test_a_closed_engine_embeds_no_more_and_may_be_closed_again(folder: Path) -> None:
     encoder = engine(folder)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spaninfer_engine.errors import InvalidPrompt, TextTooLong, shown
-from spaninfer_engine.request.prompts import Prompt, check_sequence, token_ids
+from spaninfer_engine.request.prompts import Prompt, check_prompt, token_ids
 from spaninfer_engine.request.request import TokenIds
 from spaninfer_engine.request.texts import Rows, Task, Text, probabilities_of, vectors_of
 from spaninfer_engine.schedule.admission import check_token_ids
@@ -57,7 +57,7 @@ class EncoderFront:
         `prefix` is put in front of a text; None: what the model's files mean. Raises TextTooLong,
         InvalidPrompt.
         """
-        check_sequence(prompt)
+        check_prompt(prompt)
         if isinstance(prompt, str):
             prefix = self._default_prompt if prefix is None else prefix
             ids: Sequence[int] = self.tokenizer.encode(self._cased(prefix + prompt))

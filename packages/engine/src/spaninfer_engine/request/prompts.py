@@ -13,7 +13,7 @@ from spaninfer_engine.request.media import PromptMedia
 from spaninfer_engine.request.request import TokenIds
 
 Prompt: TypeAlias = str | Sequence[int]
-"""A text, or token ids; a MediaPrompt among them."""
+"""A text, or token ids, also as an array or tensor with one axis; a MediaPrompt among them."""
 
 
 class MediaPrompt(Sequence[int]):
@@ -49,7 +49,7 @@ def token_ids(prompt: Sequence[int] | TokenIds) -> TokenIds:
         return prompt
     try:  # 4000 numbers take 34 µs like this, 80 to 150 as an array
         words = struct.pack(f"{len(prompt)}q", *prompt)
-    except struct.error as error:
+    except (struct.error, TypeError, ValueError) as error:  # the latter two of arrays as ids
         allowed = "text or token ids, whole numbers below 2**63"
         raise InvalidPrompt(f"a prompt is {allowed}: {error}") from error
     return np.frombuffer(words, np.int64)
@@ -58,9 +58,21 @@ def token_ids(prompt: Sequence[int] | TokenIds) -> TokenIds:
 def check_sequence(prompts: object) -> None:
     """Raise InvalidPrompt for what is neither text nor a sequence; bytes would pass for ids."""
     is_sequence = hasattr(prompts, "__len__") and hasattr(prompts, "__getitem__")
+    is_sequence &= _num_axes(prompts) != 0  # such an array has both, and neither works
     if not is_sequence or isinstance(prompts, bytes | bytearray | Mapping):
         kind = type(prompts).__name__
         raise InvalidPrompt(f"a prompt is text or a sequence of token ids; this one is {kind}")
+
+
+def check_prompt(prompt: object) -> None:
+    """Raise InvalidPrompt for what is no single prompt: no sequence, or a table of several."""
+    check_sequence(prompt)
+    axes = _num_axes(prompt)
+    if axes is not None and axes > 1:
+        raise InvalidPrompt(
+            f"a prompt is text or a sequence of token ids; this one is an array with {axes} axes; "
+            "pass one row, or all rows of an array with 2 axes to generate()"
+        )
 
 
 def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -79,4 +91,15 @@ def is_conversation(messages: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 def is_one(prompts: Prompt | Sequence[Prompt]) -> TypeGuard[Prompt]:
     """Return True for one prompt, False for a list of them."""
     check_sequence(prompts)
-    return isinstance(prompts, str) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
+    return isinstance(prompts, str) or (len(prompts) > 0 and _is_id(prompts[0]))
+
+
+def _is_id(item: object) -> bool:
+    """Is it a whole number? Arrays, which are rows, have the method as well."""
+    return hasattr(item, "__index__") and not _num_axes(item)
+
+
+def _num_axes(value: object) -> int | None:
+    """Return how many axes an array or a tensor has; None for anything else."""
+    axes = getattr(value, "ndim", None)
+    return axes if isinstance(axes, int) else None
