@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from spaninfer_engine.errors import InvalidMedia, InvalidPrompt, UnsupportedTask
+from spaninfer_engine.frontend.contents import check_contents
 from spaninfer_engine.preprocess.layout import MediaSetup
 from spaninfer_engine.preprocess.parts import media_parts, without_sources
 from spaninfer_engine.text.ids_only import NO_TEXT
@@ -16,6 +17,9 @@ from spaninfer_engine.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from spaninfer_engine.preprocess.prepared import PreparedMedia
     from spaninfer_engine.preprocess.processor import MediaProcessor
+
+TEMPLATES_OWN = frozenset({"thinking"})
+"""Types of parts that only templates read, where they know them (Magistral's)."""
 
 
 class Conversations:
@@ -44,9 +48,14 @@ class Conversations:
         add_generation_prompt: bool,
         variables: Mapping[str, Any] | None,
     ) -> Prompt:
-        """Return the text of a conversation, a placeholder for each of its media."""
+        """Return the text of a conversation, a placeholder for each of its media.
+
+        Raises InvalidPrompt for content of an unknown form, and TemplateError.
+        """
         if self._tokenizer.is_wordless:
             raise InvalidPrompt(NO_TEXT)
+        others = self._template.named(TEMPLATES_OWN, has_tools=bool(tools))
+        check_contents(messages, others, takes_media=self._setup is not None)
         return self._template.render(
             without_sources(messages),
             tools=tools,

@@ -92,13 +92,16 @@ class Frontend:
     ) -> Sequence[int]:
         """Return the token ids of a conversation, rendered by the model's chat template.
 
-        The content of a message may have parts such as {"type": "image", "image": ...}, also of
-        type video and audio: a path, bytes, an array, or an object of spaninfer_multimodal, with
-        options such as max_pixels (docs/guides/vision.md). The result is then a MediaPrompt;
-        `tenant` is as in `prepare_media`. `variables` are further variables of the template.
+        The content of a message is text or a list of parts such as {"type": "text", "text": ...};
+        an assistant with tool calls may have none. Parts such as {"type": "image", "image": ...}
+        are media, also of type video and audio: a path, bytes, an array, or an object of
+        spaninfer_multimodal, with options such as max_pixels (docs/guides/vision.md). The result is
+        then a MediaPrompt; `tenant` is as in `prepare_media`. `variables` are further variables of
+        the template.
 
         Raises TemplateError if the template refuses the messages or the model has none,
-        InvalidMedia for an unusable part, InvalidPrompt if the model has no tokenizer.
+        InvalidMedia for an unusable part, InvalidPrompt for content of another form, and if the
+        model has no tokenizer.
         """
         prompt = self.render_chat(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables

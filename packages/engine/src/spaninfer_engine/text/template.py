@@ -77,6 +77,11 @@ class ChatTemplate:
         """The Jinja text for conversations with or without tools; TemplateError for none."""
         return self._sources[self._choose(has_tools)]
 
+    def named(self, words: frozenset[str], *, has_tools: bool) -> frozenset[str]:
+        """Those of some words that the template compares texts with; TemplateError for none."""
+        source = self.source(has_tools=has_tools)
+        return frozenset(word for word in words if f"'{word}'" in source or f'"{word}"' in source)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
