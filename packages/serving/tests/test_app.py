@@ -342,6 +342,41 @@ def test_every_choice_that_echoes_its_prompt_has_the_prompts_logprobs(client, st
         assert numbers.count(None) == 1
 
 
+@pytest.mark.parametrize("num_top", [0, 2])
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_a_completion_have_the_chosen_token_and_its_place(
+    client, stream, echo, num_top
+):
+    """Of a random model whose tokens are bytes, most of them parts of characters."""
+    body = {"prompt": "aé\u20ac", "echo": echo, "logprobs": num_top, "max_tokens": 200, "seed": 5,
+            "temperature": 2, "ignore_eos": True, "stream": stream}  # fmt: skip
+
+    answer = client.post(TEXT, json=body)
+
+    bodies = [answer.text] if not stream else re.findall("data: ({.*})", answer.text)
+    parts = [choice for each in bodies for choice in json.loads(each)["choices"]]
+    text = "".join(part["text"] for part in parts)
+    columns = [part["logprobs"] for part in parts]
+    tokens, offsets, numbers, tops = (
+        [item for column in columns for item in column[name]]
+        for name in ("tokens", "text_offset", "token_logprobs", "top_logprobs")
+    )
+    assert len(offsets) == 200 + len(body["prompt"].encode()) * echo
+    assert offsets == sorted(offsets)
+    letters = 0
+    for token, at, number, top in zip(tokens, offsets, numbers, tops, strict=True):
+        if token.startswith("bytes:"):
+            assert at < len(text)
+            assert not text[at].isascii()
+        elif not token.startswith("<|"):
+            letters += 1
+            assert text[at] == token
+        assert top is None if number is None else top[token] == number
+        assert top is None or len(top) in (num_top, num_top + 1)
+    assert 0 < letters < len(tokens)
+
+
 def test_of_many_prompts_all_are_answered_or_none(client, engine):
     before = engine.stats().generated_tokens
     asked = {"prompt": [[1]] * 150 + [[10**6]], "max_tokens": 200, "ignore_eos": True}

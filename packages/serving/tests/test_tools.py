@@ -145,6 +145,20 @@ def test_a_limit_inside_of_a_call_is_said(says):
         json.loads(choice.message.tool_calls[0].function.arguments)
 
 
+@pytest.mark.parametrize("num_cut", range(1, len("}</tool_calls>") + 1))
+def test_a_limit_behind_the_arguments_of_a_call_leaves_nothing_of_its_end(says, num_cut):
+    text = '<tool_calls>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_calls>'
+    limited = {"tools": OFFERED, "max_tokens": len(text) - num_cut}  # a token is a letter
+    with says(text, tool_parser="hunyuan") as client:
+        [choice] = ask(client, **limited).choices
+        message, reason = joined(ask(client, **limited, stream=True))
+
+    assert (choice.finish_reason, choice.message.content) == ("length", None)
+    assert (reason, message["content"]) == ("length", "")
+    [call] = choice.message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+
+
 def test_one_call_is_all_where_parallel_ones_are_not_wanted(says):
     with says(BOTH) as client:
         whole = ask(client, tools=OFFERED, parallel_tool_calls=False).choices[0]
@@ -251,6 +265,54 @@ def random_model(tool_engine, listening):
         base_url = f"http://{host}:{port}/v1"
         with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
             yield client
+
+
+def function(name, **options):
+    return {"type": "function", "function": {"name": name, **options}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(
+    "parameters", [{"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}]
+)
+def test_a_function_whose_arguments_are_no_object_is_refused(random_model, choice, parameters):
+    tools = [*LEVELS, function("x", parameters=parameters)]
+
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(random_model, tools=tools, tool_choice=choice)
+    flat = [{"type": "function", **each["function"]} for each in tools]
+    with pytest.raises(openai.BadRequestError) as in_responses:
+        random_model.responses.create(model="tiny", input="x", tools=flat, tool_choice=choice)
+
+    assert caught.value.body["param"] == "tools[3].function.parameters"
+    assert "use a schema of the type 'object'" in caught.value.body["message"]
+    assert in_responses.value.body["param"] == "tools[3].parameters"
+
+
+@pytest.mark.parametrize("options", [{}, {"parameters": None}])
+def test_a_function_without_parameters_is_called_without_arguments(
+    random_model, tool_engine, options
+):
+    [quote] = tool_engine.tokenizer.encode('"', add_special=False)
+    asked = {"tools": [function("now", **options)], "tool_choice": "required", "seed": 1,
+             "parallel_tool_calls": False, "reasoning_effort": "none", "max_tokens": 300,
+             "logit_bias": {quote: 100}}  # fmt: skip
+
+    [choice] = ask(random_model, **asked).choices
+
+    assert choice.finish_reason == "tool_calls"
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {}
+
+
+def test_an_empty_schema_leaves_a_function_its_arguments(random_model, tool_engine):
+    [quote] = tool_engine.tokenizer.encode('"', add_special=False)
+    asked = {"tools": [function("now", parameters={})], "tool_choice": "required",
+             "parallel_tool_calls": False, "reasoning_effort": "none", "max_tokens": 80,
+             "logit_bias": {quote: 100}}  # fmt: skip
+
+    [choice] = ask(random_model, **asked).choices
+
+    assert '{"' in choice.message.tool_calls[0].function.arguments
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])

@@ -51,13 +51,40 @@ def test_a_token_that_is_half_a_character_shows_its_bytes():
     assert ChatLogprobs(content=wire).model_dump() == {"content": wire}
 
 
-def test_text_offsets_run_on_over_prompt_and_answer():
-    entries = [97, TokenLogprob(98, -1.0, 1), TokenLogprob(99, -2.0, 2)]
+def test_columns_are_those_of_a_text_completion_and_the_chosen_token_is_among_the_top():
+    entries = [97, TokenLogprob(98, -1.0, 1, ((98, -1.0),)), TokenLogprob(99, -2.0, 2)]
 
-    wire, offset = completion_logprobs(entries, Letters(), 10)
+    wire = completion_logprobs(entries, Letters(), lambda token_id: token_id)
 
     assert wire["tokens"] == ["a", "b", "c"]
     assert wire["token_logprobs"] == [None, -1.0, -2.0]
-    assert wire["text_offset"] == [10, 11, 12]
-    assert offset == 13
+    assert wire["top_logprobs"] == [None, {"b": -1.0}, {"c": -2.0}]
+    assert wire["text_offset"] == [97, 98, 99]
     assert CompletionLogprobs(**wire).model_dump() == wire
+
+
+def test_parts_of_characters_are_told_apart_in_openais_form():
+    top = ((0xF0, -0.5), (0x9F, -1.0), (0xC3, -1.5), (97, -2.0))
+
+    wire = completion_logprobs([TokenLogprob(0xE2, -7.0, 9, top)], Letters(), lambda _: 0)
+
+    assert wire["tokens"] == [r"bytes:\xe2"]
+    assert wire["top_logprobs"] == [
+        {r"bytes:\xf0": -0.5, r"bytes:\x9f": -1.0, r"bytes:\xc3": -1.5, "a": -2.0,
+         r"bytes:\xe2": -7.0}
+    ]  # fmt: skip
+
+
+class OneText(Letters):
+    """Tokens are written alike, or a letter and a part of a character."""
+
+    def token_bytes(self, token_id):
+        return b"a\xf0" if token_id == 0 else b"a"
+
+
+def test_of_tokens_of_one_text_the_likelier_is_shown():
+    entry = TokenLogprob(7, -3.0, 3, ((8, -1.0), (9, -2.0), (0, float("-inf"))))
+
+    wire = completion_logprobs([entry], OneText(), lambda _: 0)
+
+    assert wire["top_logprobs"] == [{"a": -1.0, r"bytes:a\xf0": -9999.0}]

@@ -33,6 +33,9 @@ PROMPT = Prompt((0, 1), "PROMPT")
 
 
 class Words:
+    special_ids = frozenset()
+    strips_leading_space = False
+
     def token_bytes(self, token_id):
         return TEXTS[token_id].encode()
 

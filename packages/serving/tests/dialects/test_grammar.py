@@ -1,7 +1,5 @@
 """Grammars of tool calls, against the parser of the same dialect."""
 
-import json
-
 import pytest
 from byte_grammars import Accepts
 from recorded_answers import TOOLS, read, said
@@ -10,6 +8,7 @@ from spaninfer_serving.dialects.marked import Thinking
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.table import DIALECTS
 from spaninfer_serving.dialects.writing import WRITINGS
+from written_calls import written
 
 LOOK = {
     "type": "object",
@@ -33,24 +32,6 @@ def calls_grammar(writing, tools, control_ids, *, is_required=True, **options):
     thinking = options.pop("thinking", None)
     form = AnswerFormat.of(DIALECTS[name], thinking, tools, **options)
     return grammars.calls_grammar(writing, form, control_ids, is_required=is_required)
-
-
-def written(writing, calls):
-    """Calls as the grammar wants them, made without it."""
-    texts = []
-    for name, arguments in calls:
-        given = [
-            (writing.text_argument or writing.argument)
-            .replace("$KEY", key)
-            .replace("$TEXT", str(value))
-            .replace("$VALUE", json.dumps(value))
-            if isinstance(value, str)
-            else writing.argument.replace("$KEY", key).replace("$VALUE", json.dumps(value))
-            for key, value in arguments.items()
-        ]
-        text = writing.call.replace("$NAME", name).replace("$JSON", json.dumps(arguments))
-        texts.append(text.replace("$ARGUMENTS", writing.comma.join(given)))
-    return writing.begin + writing.separator.join(texts) + writing.end
 
 
 def cases(name):
@@ -207,6 +188,51 @@ def test_a_function_that_lists_its_parameters_takes_no_others(accepts, schema, t
     assert (
         accepts(grammar, written(writing, [("look", {"city": "Paris", "days": 3})])) is takes_more
     )
+
+
+CITY_ALONE = {"type": "object", **CITY}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**CITY, "type": ["object", "null"]},
+        {"anyOf": [{"type": "string"}, CITY_ALONE]},
+        {"oneOf": [{"type": "null"}, CITY_ALONE]},
+        {"allOf": [CITY_ALONE]},
+        {"$ref": "#/$defs/city", "$defs": {"city": {"anyOf": [CITY_ALONE, {"type": "array"}]}}},
+    ],
+)
+def test_arguments_are_an_object_whatever_else_a_schema_allows(accepts, schema):
+    writing = WRITINGS["hermes"]
+    call = written(writing, [("look", {"city": "Paris"})])
+
+    grammar = calls_grammar(writing, {"look": schema}, accepts.ids)
+
+    assert accepts(grammar, call)
+    for other in ('"Paris"', "null", "[]"):
+        assert not accepts(grammar, call.replace('{"city": "Paris"}', other)), other
+
+
+NODE = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}},
+    "required": ["city"],
+}
+
+
+@EVERY_WRITING
+def test_arguments_may_be_described_behind_a_reference(name, accepts):
+    """As pydantic writes it for a model that holds itself."""
+    writing, tools = WRITINGS[name], {"look": {"$ref": "#/$defs/Node", "$defs": {"Node": NODE}}}
+    whole = [("look", {"city": "5", "next": {"city": "Rome"}})]
+
+    grammar = calls_grammar(writing, tools, accepts.ids)
+
+    assert accepts(grammar, written(writing, whole))
+    assert not accepts(grammar, written(writing, [("look", {})]))
+    form = AnswerFormat.of(DIALECTS[name], None, tools)
+    assert said(read(form, [written(writing, whole)]))[2] == whole
 
 
 def test_one_call_is_one(accepts):

@@ -14,12 +14,15 @@ from recorded_answers import (
     said,
     without_ids,
 )
-from spaninfer_serving.dialects.events import Arguments, CallBroken, CallStart
+from spaninfer_serving.dialects.events import Arguments, CallBroken, CallStart, assembled
 from spaninfer_serving.dialects.literals import MAX_DEPTH
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.dialects.reader import Reader
 from spaninfer_serving.dialects.table import DIALECTS
+from spaninfer_serving.dialects.writing import WRITINGS
+from written_calls import written
 
+EVERY_WRITING = pytest.mark.parametrize("name", WRITINGS)
 EVERY_ANSWER = pytest.mark.parametrize("recorded", RECORDED.values(), ids=RECORDED)
 
 FRAMED = ("harmony", "command_r7b", "functionary_v32")  # marks around content are left out
@@ -120,6 +123,50 @@ def test_an_answer_that_ends_anywhere_loses_nothing_and_tells_no_call_that_is_no
         assert calls == whole[: len(calls)]
         if not calls and not recorded.think and recorded.dialect not in FRAMED:
             assert content.endswith(recorded.text[:stop].lstrip()[-1:]), stop
+
+
+@EVERY_ANSWER
+def test_behind_a_call_that_a_limit_cuts_no_markup_is_content(recorded):
+    form, text = form_of(recorded), recorded.text
+    for stop in range(len(text)):
+        for pieces in ([text[:stop]], list(text[:stop])):
+            content, _, calls, unfinished = said(read(form, pieces, is_cut=True))
+
+            if calls or unfinished:
+                assert recorded.content.startswith(content), text[:stop]
+                assert calls == list(recorded.calls)[: len(calls)]
+
+
+@EVERY_WRITING
+def test_of_calls_that_a_limit_cuts_anywhere_nothing_is_content(name):
+    writing = WRITINGS[name]
+    arguments = {"city": "Paris", "where": {"a": [1]}}
+    many = [("get_weather", arguments)] if writing.is_single else [("get_weather", arguments)] * 2
+    text = written(writing, many)
+    first = next(
+        at for at in range(len(text)) if said(read(form(name), [text[:at]], is_cut=True))[3]
+    )
+    for stop in range(first, len(text)):
+        content, _, calls, unfinished = said(read(form(name), list(text[:stop]), is_cut=True))
+
+        assert content == "", text[:stop]
+        assert calls == many[: len(calls)]
+        assert calls or unfinished
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("<function=now>\n<parameter=a>\nx\n</param", '{"a": "x'),
+        ("<function=now>\n<parameter=a>\nx\n</parameter>\n", '{"a": "x"'),
+        ("<function=now>\n<parameter=a>\nx\n</parameter>\n</func", '{"a": "x"'),
+    ],
+)
+def test_arguments_that_a_limit_cuts_hold_no_part_of_a_tag(text, arguments):
+    for pieces in ([text], list(text)):
+        [call] = assembled(read(form("qwen3_coder"), pieces, is_cut=True)).calls
+
+        assert call.arguments == arguments
 
 
 @EVERY_ANSWER

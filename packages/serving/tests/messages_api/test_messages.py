@@ -174,6 +174,10 @@ def test_a_key_opens_in_either_header_and_a_wrong_one_is_refused_in_this_form(an
         ({"messages": [{"role": "user", "content": [{"type": "search_result"}]}]},
          "invalid_request_error", "messages[0].content[0] is not a block"),
         ({"tool_choice": {"type": "any"}}, "invalid_request_error", "tool_choice"),
+        ({"tools": [{"name": "x", "input_schema": {"type": "string"}}]}, "invalid_request_error",
+         "tools[0].input_schema is of the type 'string'"),
+        ({"messages": [*ASK, {"role": "assistant", "content": "It is"}]}, "invalid_request_error",
+         "messages[1] is the last turn, and the assistant's"),
     ],
 )  # fmt: skip
 def test_what_is_at_fault_is_said_in_this_form(refuser, options, kind, said):
@@ -188,6 +192,17 @@ def test_what_is_at_fault_is_said_in_this_form(refuser, options, kind, said):
     assert answer.json()["error"]["type"] == kind
     assert said in answer.json()["error"]["message"]
     assert answer.json()["request_id"] == answer.headers["request-id"]
+
+
+def test_turns_are_counted_whoever_has_the_last(refuser):
+    turns = [*ASK, {"role": "assistant", "content": "It is sunny."}]
+
+    counts = [
+        refuser.post("/v1/messages/count_tokens", json={"messages": messages}).json()
+        for messages in (ASK, turns)
+    ]
+
+    assert counts[0]["input_tokens"] < counts[1]["input_tokens"]
 
 
 def test_blocks_that_become_too_many_messages_are_refused(refuser):

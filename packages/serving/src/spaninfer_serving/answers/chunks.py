@@ -26,9 +26,11 @@ from spaninfer_serving.answers.responses import (
     checked,
     completion_with,
     echoed,
+    offsets_of,
     token_by_token,
     usage_at_end,
 )
+from spaninfer_serving.answers.text_offsets import TextOffsets
 from spaninfer_serving.wire.chat import ChatChunk, ChatChunkChoice, Delta
 from spaninfer_serving.wire.completions import CompletionChoice, CompletionResponse
 from spaninfer_serving.wire.pieces import TextEvents, event_with, in_pieces
@@ -177,8 +179,9 @@ class _GrowingCompletion:
         self._started: set[int] = set()
         # By prompt: its first choice computes it, and speaks before the others do.
         self._of_prompts: list[Sequence[TokenLogprob]] = [()] * len(spec.prompts)
-        self._offsets = [0] * (spec.choices * len(spec.prompts))
-        self._events: dict[int, TextEvents] = {}  # made as choices begin: there may be thousands
+        # Made as choices begin: there may be thousands.
+        self._offsets: dict[int, TextOffsets] = {}
+        self._events: dict[int, TextEvents] = {}
         self.usages: dict[int, EngineUsage] = {}
 
     def events(self, index: int, texts: tuple[str, ...]) -> list[bytes]:
@@ -226,10 +229,9 @@ class _GrowingCompletion:
 
     def _scores(self, index: int, entries: Sequence[TokenLogprob | int]) -> dict[str, list[Any]]:
         """Return log-probabilities as they travel; moves the text offset of the choice."""
-        scores, self._offsets[index] = completion_logprobs(
-            entries, self._spec.words, self._offsets[index]
-        )
-        return scores
+        if index not in self._offsets:
+            self._offsets[index] = offsets_of(self._spec, index)
+        return completion_logprobs(entries, self._spec.words, self._offsets[index].of)
 
     def _is_first(self, index: int) -> bool:
         """Return whether nothing of a choice has come before; true once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from spaninfer_engine import FinishReason, TokenLogprob
@@ -77,34 +77,51 @@ def _token(token_id: int, logprob: float, words: TokenDecoder) -> dict[str, Any]
 
 
 def completion_logprobs(
-    entries: Iterable[TokenLogprob | int], words: TokenDecoder, offset: int
-) -> tuple[dict[str, list[Any]], int]:
+    entries: Iterable[TokenLogprob | int],
+    words: TokenDecoder,
+    offset_of: Callable[[int], int],
+) -> dict[str, list[Any]]:
     """Return log-probabilities as text completions carry them (wire.completions.
-    CompletionLogprobs), as plain values, and the text offset behind them.
+    CompletionLogprobs), as plain values.
 
-    A bare id is a token without a log-probability: the first of an echoed prompt.
+    A bare id is a token without a log-probability: the first of an echoed prompt. `offset_of` is
+    asked for the place of each token, in order.
     """
     tokens: list[str] = []
     logprobs: list[float | None] = []
     top: list[dict[str, float] | None] = []
     offsets: list[int] = []
-    token_bytes = words.token_bytes
     for entry in entries:
         token_id = entry if isinstance(entry, int) else entry.token_id
-        text = token_bytes(token_id).decode("utf-8", "replace")
-        tokens.append(text)
-        offsets.append(offset)
-        offset += len(text)
+        tokens.append(_shown_alone(words.token_bytes(token_id)))
+        offsets.append(offset_of(token_id))
         if isinstance(entry, int):
             logprobs.append(None)
             top.append(None)
-            continue
-        logprobs.append(max(entry.logprob, -9999.0))
-        top.append(
-            {
-                token_bytes(other).decode("utf-8", "replace"): max(logprob, -9999.0)
-                for other, logprob in entry.top
-            }
-        )
+        else:
+            logprobs.append(max(entry.logprob, -9999.0))
+            top.append(_by_text(entry, words))
     columns: dict[str, list[Any]] = {"tokens": tokens, "token_logprobs": logprobs}
-    return columns | {"top_logprobs": top, "text_offset": offsets}, offset
+    return columns | {"top_logprobs": top, "text_offset": offsets}
+
+
+def _by_text(entry: TokenLogprob, words: TokenDecoder) -> dict[str, float]:
+    """Return the top tokens and the chosen one by their texts; of one text, the likelier."""
+    found: dict[str, float] = {}
+    for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
+        text = _shown_alone(words.token_bytes(token_id))
+        found[text] = max(logprob, found.get(text, -9999.0))
+    return found
+
+
+def _shown_alone(data: bytes) -> str:
+    r"""Return a token as OpenAI's text completions show it: its text, or where it has only a part
+    of a character, bytes:\xf0\x9f.
+
+    So tokens that are parts of characters stay apart.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        shown = (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in data)
+        return f"bytes:{''.join(shown)}"

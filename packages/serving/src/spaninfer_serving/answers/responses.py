@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain
@@ -24,6 +24,7 @@ from spaninfer_serving.answers.fields import (
     usage_of,
 )
 from spaninfer_serving.answers.prompt_logprobs import prompt_logprob_pieces
+from spaninfer_serving.answers.text_offsets import TextOffsets, Vocabulary
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.ids import new_hex
 from spaninfer_serving.wire.chat import (
@@ -97,11 +98,12 @@ class AnswerSpec:
     """An answer, but for the engine's outputs: what it repeats and shows of them."""
 
     meta: ResponseMeta
-    words: TokenDecoder
+    words: Vocabulary
     prompts: Sequence[Prompt]  # a chat has one
     choices: int  # of each prompt
     logprobs: bool
     echo: bool = False  # of a text completion: begin texts with their prompts
+    hidden: Collection[int] = ()  # of a text completion: tokens that are left out of texts
     form: AnswerFormat | None = None  # of a chat: how its answers are taken apart
 
 
@@ -250,7 +252,8 @@ async def completion_response(
         parts.append(part)
         first = collected[index - index % choices]  # computes the prompt, for the others too
         shown = echoed(prompt, first.prompt_logprobs) if spec.echo else ()
-        pieces = completion_pieces(_wire_parts(chain(shown, choice.logprobs), spec.words))
+        entries = chain(shown, choice.logprobs)
+        pieces = completion_pieces(_wire_parts(entries, spec, offsets_of(spec, index)))
         of_choice = {"logprobs": pieces} if spec.logprobs else {}
         said.append({**of_choice, **_prompt_lists(spec, first)})
     response = completion_with(meta, parts)
@@ -262,13 +265,18 @@ async def completion_response(
 
 
 def _wire_parts(
-    entries: Iterable[TokenLogprob | int], words: TokenDecoder
+    entries: Iterable[TokenLogprob | int], spec: AnswerSpec, offsets: TextOffsets
 ) -> Iterator[Mapping[str, Sequence[object]]]:
     """Yield log-probabilities as text completions carry them, a piece at a time."""
-    offset = 0
     for piece in in_pieces(entries):
-        part, offset = completion_logprobs(piece, words, offset)
-        yield part
+        yield completion_logprobs(piece, spec.words, offsets.of)
+
+
+def offsets_of(spec: AnswerSpec, index: int) -> TextOffsets:
+    """Return the offsets of tokens in the text of a choice, from its beginning."""
+    prompt = spec.prompts[index // spec.choices]
+    shown = (prompt.ids, prompt.text) if spec.echo else ((), "")
+    return TextOffsets(spec.words, spec.hidden, echoed=shown)
 
 
 def echoed(prompt: Prompt, entries: Iterable[TokenLogprob]) -> Iterator[TokenLogprob | int]:

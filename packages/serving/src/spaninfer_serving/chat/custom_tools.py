@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spaninfer_engine.serving import shown
+
 from spaninfer_serving.chat.traits import ChatTraits
 from spaninfer_serving.dialects.custom_inputs import TextGrammar, input_schema
+from spaninfer_serving.dialects.object_schemas import NO_ARGUMENTS, allows_objects
 from spaninfer_serving.dialects.writing import WRITINGS
 from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.tools import CustomTool, Tool
@@ -18,11 +21,12 @@ def grammar_of(tool: CustomTool) -> TextGrammar | None:
     return None if found is None else TextGrammar(found.syntax, found.definition)
 
 
-def parameters_of(tool: Tool) -> dict[str, Any] | None:
-    """Return the schema of a tool's arguments, None where a function has none."""
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """Return the schema of a tool's arguments; a function that brings none takes none."""
     if isinstance(tool, CustomTool):
         return input_schema(grammar_of(tool))
-    return tool.function.parameters
+    given = tool.function.parameters
+    return NO_ARGUMENTS if given is None else given
 
 
 def description_of(tool: Tool) -> str:
@@ -34,6 +38,23 @@ def description_of(tool: Tool) -> str:
     if grammar is None or grammar.syntax == "regex":  # which stands in the schema
         return said
     return f"{said}\n\nThe input follows this Lark grammar:\n{grammar.definition}".lstrip()
+
+
+def check_parameters(tools: Sequence[Tool]) -> None:
+    """Raise Problem for a function whose schema allows no object: no call of it is one."""
+    for at, tool in enumerate(tools):
+        if isinstance(tool, CustomTool) or allows_objects(parameters_of(tool)):
+            continue
+        place, kind = f"tools[{at}].function.parameters", parameters_of(tool).get("type")
+        said = f"is of the type {shown(kind)}" if kind else "allows no JSON object"
+        raise Problem(
+            400,
+            f"{place} {said}, and a function's arguments are a JSON object; use a schema of the "
+            "type 'object' whose properties are the arguments, or leave it out for a function "
+            "without arguments",
+            param=place,
+            code="invalid_function_parameters",
+        )
 
 
 def check_custom(tools: Sequence[Tool], traits: ChatTraits) -> None:

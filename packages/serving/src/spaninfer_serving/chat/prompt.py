@@ -11,6 +11,7 @@ from spaninfer_engine.serving import RenderedPrompt as Prompt
 
 from spaninfer_serving.chat.custom_tools import (
     check_custom,
+    check_parameters,
     description_of,
     grammar_of,
     parameters_of,
@@ -18,6 +19,7 @@ from spaninfer_serving.chat.custom_tools import (
 from spaninfer_serving.chat.traits import EFFORT, CallStyle, ChatTraits, content_of
 from spaninfer_serving.dialects.custom_inputs import INPUT
 from spaninfer_serving.dialects.detect import is_opened
+from spaninfer_serving.dialects.object_schemas import NO_ARGUMENTS
 from spaninfer_serving.dialects.parser import AnswerFormat
 from spaninfer_serving.wire.chat import ChatRequest, ConversationFields, Message
 from spaninfer_serving.wire.errors import Problem
@@ -68,7 +70,7 @@ def answer_format(body: ChatRequest, traits: ChatTraits, prompt: Prompt) -> Answ
     return AnswerFormat.of(
         traits.dialect,
         traits.thinking,
-        {tool.name: parameters_of(tool) or {} for tool in tools},
+        {tool.name: parameters_of(tool) for tool in tools},
         custom={tool.name: grammar_of(tool) for tool in tools if isinstance(tool, CustomTool)},
         is_thinking=is_opened(traits.thinking, _written_last(prompt)),
         is_single=not body.parallel_tool_calls,
@@ -107,6 +109,7 @@ def offered(body: ConversationFields, traits: ChatTraits) -> Sequence[Tool]:
             "tools",
             "unsupported_parameter",
         )
+    check_parameters(body.tools)
     check_custom(body.tools, traits)
     return body.tools
 
@@ -236,7 +239,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     given = {
         "name": tool.name,
         "description": description_of(tool),
-        "parameters": parameters_of(tool) or {"type": "object", "properties": {}},
+        "parameters": parameters_of(tool) or NO_ARGUMENTS,
     }
     return {"type": "function", "function": given}
 

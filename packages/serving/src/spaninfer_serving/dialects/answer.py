@@ -113,10 +113,12 @@ class Answer:
             self._flush()
 
     def _give_up(self) -> None:
-        if self._open is None:
+        is_unfinished = self._is_cut and self.reader.is_drained
+        if self._open is not None:
+            if not is_unfinished:
+                self._break_off()
+        elif not (is_unfinished and self._num_calls):  # behind a call, it is more of the markup
             self.say(self.reader.recorded())
-        elif not (self._is_cut and self.reader.is_drained):
-            self._break_off()
 
     def _break_off(self) -> None:
         assert self._open is not None

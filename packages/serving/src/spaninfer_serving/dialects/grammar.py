@@ -13,7 +13,7 @@ from spaninfer_serving.dialects.custom_inputs import CustomInputs, TextGrammar
 from spaninfer_serving.dialects.lark_end import ending_at
 from spaninfer_serving.dialects.marked import Marked
 from spaninfer_serving.dialects.parser import AnswerFormat
-from spaninfer_serving.dialects.tagged_calls import kinds_of, properties_of
+from spaninfer_serving.dialects.tagged_calls import kinds_of, object_of, properties_of
 from spaninfer_serving.dialects.writing import Writing
 
 PLACES = re.compile(r"\$(NAME|JSON|ARGUMENTS|KEY|VALUE|TEXT)")
@@ -136,7 +136,7 @@ class _Grammar:
         `grammar` is that of the only argument, the input of a custom tool.
         """
         properties = properties_of(schema)
-        required_too = schema.get("required")
+        required_too = object_of(schema).get("required")
         named = required_too if isinstance(required_too, list) else ()
         shared = {key: schema[key] for key in SHARED if key in schema}
         made = {
@@ -232,7 +232,7 @@ def _of_parameters(schema: Schema) -> Schema:
     does not mean that, and small models write until `max_tokens`. One without a list, or whose
     properties come from elsewhere as well, is taken at its word.
     """
-    schema = {"type": "object", **schema}
+    schema = {**schema, "type": "object"}
     if "properties" not in schema or not schema.keys() <= LISTING:
         return schema
     return {**schema, "additionalProperties": False}

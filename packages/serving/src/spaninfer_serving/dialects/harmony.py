@@ -51,7 +51,9 @@ class Harmony:
         if recipient and self.has_calls:
             yield from read_arguments(answer, recipient[1], None, "<|call|>")
             yield from reader.space()
-            yield from reader.skip(*ENDS)
+            mark = yield from reader.skip_last(*ENDS, START, CHANNEL)
+            if mark in (START, CHANNEL):
+                reader.back(mark)
             return
         answer.begin_text()
         emit = answer.think if channel.strip().startswith("analysis") else answer.say

@@ -36,7 +36,7 @@ class JsonCalls:
         else:
             yield from self._read_objects(answer)
         yield from reader.space()
-        yield from reader.skip(*self.closes)
+        yield from reader.skip_last(*self.closes)
 
     def _read_list(self, answer: Answer) -> Wait[None]:
         reader = answer.reader

@@ -92,7 +92,7 @@ class Literals:
         emit('"')
         marks = marks_of(quote, "\\") if self.has_escapes else marks_of(quote)
         while True:
-            mark = yield from reader.until(marks, lambda text: emit(escaped(text)))
+            mark = yield from reader.until(marks, lambda text: emit(escaped(text)), drops_part=True)
             if not mark:
                 raise Malformed("a string does not end")
             if mark == quote:

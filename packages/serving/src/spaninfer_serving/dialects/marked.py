@@ -119,12 +119,14 @@ class Marked:
         if (yield from reader.skip(self.section.open)):
             yield from reader.space()
         mark = yield from reader.expect(*self._opens)
-        while mark:
+        while mark in self._opens:
             yield from self._format_of(mark).read(answer, mark)
             reader.record()
             yield from reader.space()
-            mark = yield from reader.skip(*self._opens)
-        yield from reader.skip(self.section.close)
+            mark = yield from reader.skip_last(*self._opens, self.section.close)
+        # What a limit leaves of the next mark is no text, here where calls are.
+        yield from reader.space()
+        reader.back((yield from reader.skip_last(*self.opens)))
 
     def _format_of(self, mark: str) -> CallFormat:
         return next(each for each in self.formats if mark in each.opens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spaninfer_serving.dialects.answer import Answer
 from spaninfer_serving.dialects.json_text import read_value
-from spaninfer_serving.dialects.reader import Malformed, Wait, marks_of
+from spaninfer_serving.dialects.reader import Wait, marks_of
 
 Header = tuple[str, str | None]  # a function's name, and an id where the dialect has one
 
@@ -43,9 +43,9 @@ class NamedCalls:
         name, call_id = yield from self._read_header(answer)
         yield from read_arguments(answer, name, call_id, self.close)
         yield from answer.reader.space()
-        if self.fence and (yield from answer.reader.skip("```")):
+        if self.fence and (yield from answer.reader.skip_last("```")):
             yield from answer.reader.space()
-        yield from answer.reader.skip(self.close)
+        yield from answer.reader.skip_last(self.close)
 
     def _read_header(self, answer: Answer) -> Wait[Header]:
         reader = answer.reader
@@ -64,12 +64,11 @@ def read_arguments(answer: Answer, name: str, call_id: str | None, close: str) -
     """Read a JSON object; nothing at all is one without members."""
     reader = answer.reader
     yield from reader.space()
-    if (yield from reader.find(close)):
-        answer.start(name, call_id)
-        answer.argue("{}")
-    else:
-        if (yield from reader.peek()) != "{":
-            raise Malformed("arguments are no object")
-        answer.start(name, call_id)
+    mark = yield from reader.expect("{", close)
+    reader.back(mark)
+    answer.start(name, call_id)
+    if mark == "{":
         yield from read_value(reader, answer.argue)
+    else:
+        answer.argue("{}")
     answer.finish()

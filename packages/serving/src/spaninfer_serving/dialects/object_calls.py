@@ -26,4 +26,4 @@ class ObjectCalls:
         yield from self.literals.read(reader, answer.argue)
         answer.finish()
         yield from reader.space()
-        yield from reader.skip(self.close)
+        yield from reader.skip_last(self.close)

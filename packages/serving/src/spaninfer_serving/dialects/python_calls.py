@@ -41,7 +41,7 @@ class PythonCalls:
                 break
         yield from reader.expect(end)
         yield from reader.space()
-        yield from reader.skip(self.close if end == "]" else "")
+        yield from reader.skip_last(self.close if end == "]" else "")
 
     def _read_call(self, answer: Answer) -> Wait[None]:
         reader = answer.reader

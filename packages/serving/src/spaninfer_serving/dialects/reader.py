@@ -89,16 +89,20 @@ class Reader:
             self._taken += [last[: -len(text)]] if len(last) > len(text) else []
             text = text[: -len(last)]
 
-    def until(self, marks: Marks, emit: Emit) -> Wait[str]:
-        """Give the text before the first mark to `emit`, and return the mark; "" at the end."""
+    def until(self, marks: Marks, emit: Emit, *, drops_part: bool = False) -> Wait[str]:
+        """Give the text before the first mark to `emit`, and return the mark; "" at the end.
+
+        With `drops_part`, a mark of which the text ends in the middle is not given.
+        """
         while True:
             if found := marks.find(self._text, self._at):
                 self._give(found[0], emit)
                 return self._take(found[1])
+            is_given = self._is_ended and not drops_part
             whole = len(self._text)
-            stop = whole if self._is_ended else marks.possible_start(self._text, self._at)
-            self._give(stop, emit)
+            self._give(whole if is_given else marks.possible_start(self._text, self._at), emit)
             if self._is_ended:
+                self._take(whole)
                 return ""
             yield
 
@@ -143,6 +147,7 @@ class Reader:
         """Return that many characters; Malformed where there are fewer."""
         while len(self._text) - self._at < length:
             if self._is_ended:
+                self._take(len(self._text))
                 raise Malformed("the text ends")
             yield
         return self._take(self._at + length)
@@ -167,9 +172,25 @@ class Reader:
         found = yield from self.find(*options)
         return self._take(self._at + len(found)) if found else ""
 
+    def skip_last(self, *options: str) -> Wait[str]:
+        """Take one of the options, or the part of one with which the text ends; return what is
+        whole.
+        """
+        found = yield from self.skip(*options)
+        if not found and (yield from self.ends_within(*options)):
+            self._take(len(self._text))
+        return found
+
+    def ends_within(self, *options: str) -> Wait[bool]:
+        """Return whether the text ends here, or in the middle of one of the options."""
+        if (yield from self.find(*options)) or not self._is_ended:
+            return False
+        rest = self._text[self._at :]
+        return any(option.startswith(rest) for option in options)
+
     def expect(self, *options: str) -> Wait[str]:
         """Take one of the options; Malformed where something else comes."""
-        found = yield from self.skip(*options)
+        found = yield from self.skip_last(*options)
         if not found:
             raise Malformed(f"expected one of {options}")
         return found
@@ -180,5 +201,6 @@ class Reader:
 
     def _take(self, stop: int) -> str:
         text, self._at = self._text[self._at : stop], stop
-        self._taken.append(text)
+        if text:
+            self._taken.append(text)
         return text

@@ -45,5 +45,6 @@ class Recipients:
         elif name in answer.tools:
             yield from read_arguments(answer, name, None, MARK)
             yield from answer.reader.space()
+            answer.reader.back((yield from answer.reader.skip_last(MARK)))
         else:
             raise Malformed("there is no recipient of this name")

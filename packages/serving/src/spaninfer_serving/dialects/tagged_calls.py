@@ -84,16 +84,19 @@ class TaggedCalls:
     def _read_value(self, answer: Answer, emit: Emit) -> Wait[None]:
         """Read a value without one line break at either side.
 
-        Its closing mark is followed by another argument, or the call's end: elsewhere it is text.
+        Its closing mark is followed by another argument, or the call's end, or a limit leaves only
+        a part of these: elsewhere it is text.
         """
         reader = answer.reader
         yield from reader.skip("\n")
         while True:
-            mark = yield from reader.until(marks_of("\n" + self.value_end, self.value_end), emit)
+            ends = marks_of("\n" + self.value_end, self.value_end)
+            mark = yield from reader.until(ends, emit, drops_part=True)
             if not mark:
                 raise Malformed("an argument does not end")
             space = yield from reader.space()
-            if (yield from reader.find(self.key, self.close)):
+            follows = yield from reader.find(self.key, self.close)
+            if follows or (yield from reader.ends_within(self.key, self.close)):
                 return
             emit(mark + space)
 
@@ -110,33 +113,50 @@ def kinds_of(schema: object, root: Schema) -> frozenset[str]:
         each = pending.pop()
         if not isinstance(each, dict):
             continue
-        kinds |= {kind for kind in _as_list(each.get("type")) if isinstance(kind, str)}
-        values = _as_list(each.get("enum"))
+        kinds |= {kind for kind in as_list(each.get("type")) if isinstance(kind, str)}
+        values = as_list(each.get("enum"))
         if values and all(isinstance(value, str) for value in values):
             kinds.add("string")
         for inner in ("anyOf", "oneOf", "allOf"):
-            pending += _as_list(each.get(inner))
+            pending += as_list(each.get(inner))
         reference = each.get("$ref")
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
-            pending.append(_referenced(reference, root))
+            pending.append(referenced(reference, root))
     return frozenset(kinds)
 
 
 def properties_of(schema: Schema) -> Mapping[str, object]:
     """Return the schemas of an object's properties; none where the schema is no sound one."""
-    properties = schema.get("properties")
+    properties = object_of(schema).get("properties")
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _as_list(value: object) -> list[object]:
+def object_of(schema: Schema) -> Schema:
+    """Return the part of a schema that lists properties: where a reference at its top leads, as
+    pydantic writes it for models that hold themselves.
+    """
+    found, seen = schema, set[str]()
+    while "properties" not in found:
+        reference = found.get("$ref")
+        if not isinstance(reference, str) or reference in seen:
+            break
+        seen.add(reference)
+        target = referenced(reference, schema)
+        if not isinstance(target, Mapping):
+            break
+        found = target
+    return found
+
+
+def as_list(value: object) -> list[object]:
     """Return a list as it is, and anything else as a list of it; nothing of None."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
-def _referenced(reference: str, root: Schema) -> object:
+def referenced(reference: str, root: Schema) -> object:
     """Return the part of a schema that a reference such as #/$defs/name names."""
     found: Any = root
     for step in reference.removeprefix("#/").split("/"):

@@ -10,9 +10,9 @@ from fastapi import Request
 from spaninfer_engine import InvalidGrammar, Output, Placement, PromptTooLong, SamplingParams
 from spaninfer_engine.serving import Frontend, RenderedPrompt, Task, media_of, shown
 
-from spaninfer_serving.answers.fields import TokenDecoder
 from spaninfer_serving.answers.repeated_prompts import check_repeats
 from spaninfer_serving.answers.responses import Prompt, ResponseMeta
+from spaninfer_serving.answers.text_offsets import Vocabulary
 from spaninfer_serving.chat.constrained_calls import (
     constraining_param,
     constrains_calls,
@@ -129,8 +129,8 @@ class Service:
         return self.engine.resolved.name
 
     @property
-    def words(self) -> TokenDecoder:
-        """The decoder of single tokens."""
+    def words(self) -> Vocabulary:
+        """The decoder of single tokens, and which of them texts leave out."""
         return self.engine.tokenizer
 
     def demand(self, task: Task) -> None:

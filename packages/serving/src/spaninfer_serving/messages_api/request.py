@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from spaninfer_serving.jobs.translated import OriginalMessage, TranslatedChat
 from spaninfer_serving.wire.chat import ChatRequest, Effort, Message
+from spaninfer_serving.wire.errors import Problem
 from spaninfer_serving.wire.media import ImagePart, ImageUrl, Part, TextPart
 from spaninfer_serving.wire.message_blocks import (
     Base64Source,
@@ -53,9 +54,10 @@ NAMES = {
 
 
 def chat_of(body: MessagesRequest | CountRequest) -> TranslatedChat:
-    """Return the chat request that asks for the same."""
+    """Return the chat request that asks for the same; Problem where there is none."""
     given: dict[str, Any] = draws_of(body)
     if isinstance(body, MessagesRequest):
+        _check_last(body)
         given |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
     originals = list(_messages(body))
     chat = ChatRequest(
@@ -67,7 +69,29 @@ def chat_of(body: MessagesRequest | CountRequest) -> TranslatedChat:
         response_format=_format(body),
         reasoning_effort=_effort(body),
     )
-    return TranslatedChat(chat, NAMES, originals)
+    schemas = {
+        f"tools[{at}].function.parameters": f"tools[{at}].input_schema"
+        for at in range(len(body.tools))
+    }
+    return TranslatedChat(chat, schemas | NAMES, originals)
+
+
+def _check_last(body: MessagesRequest) -> None:
+    """Raise Problem for an answer that would have to go on from a turn of the assistant.
+
+    Chat templates end every turn: the model would see a whole answer, and begin another.
+    """
+    if body.messages[-1].role != "assistant":
+        return
+    place = f"messages[{len(body.messages) - 1}]"
+    raise Problem(
+        400,
+        f"{place} is the last turn, and the assistant's: this server does not continue a turn of "
+        "the assistant (prefill); end with a turn of the user, which says how the answer shall "
+        "begin or has the tool_result blocks, or ask for a form by output_config.format",
+        param=place,
+        code="unsupported_value",
+    )
 
 
 def _messages(body: PromptFields) -> Iterator[OriginalMessage]:

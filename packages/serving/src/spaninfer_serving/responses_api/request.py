@@ -260,11 +260,12 @@ def _custom_tool(tool: ResponseCustomTool) -> CustomTool:
 
 
 def _tool_names(body: ResponsesRequest) -> dict[str, str]:
-    """Return what the parameters of custom tools are called, the longest first."""
+    """Return what the parameters of tools are called, the longest first."""
     names: dict[str, str] = {}
     for at, tool in enumerate(body.tools):
+        place = f"tools[{at}]"
+        names[f"{place}.function.parameters"] = f"{place}.parameters"
         if isinstance(tool, ResponseCustomTool):
-            place = f"tools[{at}]"
             names[f"{place}.custom.format.grammar"] = f"{place}.format"
             names[f"{place}.custom"] = place
     return names

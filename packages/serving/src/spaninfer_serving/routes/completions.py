@@ -36,6 +36,7 @@ async def completions(request: Request) -> Response:
         choices=asked.sampling.n,
         logprobs=asked.sampling.logprobs is not None,
         echo=body.echo,
+        hidden=service.words.special_ids if asked.sampling.skip_special else (),
     )
     if body.stream:
         return streamed(request, completion_chunks(outputs, spec), DataEvents())
