@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from threading import Lock
-from typing import TYPE_CHECKING
+from threading import Lock, stack_size
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from spaninfer_engine.errors import (
@@ -17,7 +17,7 @@ from spaninfer_engine.errors import (
     InvalidGrammar,
     UnsupportedTask,
 )
-from spaninfer_engine.grammar.schema import explain, refuse_large
+from spaninfer_engine.grammar.schema import explain
 from spaninfer_engine.request.request import Grammar
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 COMPILE_S = 5.0  # schemas take 0.3 ms at the median, and 40 at the most in the public test suite
 MAX_CACHED = 256  # grammars, those that were refused among them
+STACK_BYTES = 1 << 27  # of a thread that compiles: llguidance follows references by recursion
 MAX_CACHED_BYTES = 1 << 21  # of their sources; a grammar takes up to a hundred times as much
 NUM_THREADS = 2
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Key = tuple[str, str, str]  # tenant, kind and source
 
 
@@ -91,7 +94,7 @@ class GrammarCompiler:
         job = self._newest.pop(key, None)
         if job is None or job.cancelled():
             try:
-                job = self._threads.submit(self._compile, structured, vocabulary)
+                job = self._submit(self._compile, structured, vocabulary)
             except RuntimeError as ended:
                 raise EngineClosed("the engine is closed") from ended
             self._num_bytes += len(structured.source)
@@ -105,7 +108,15 @@ class GrammarCompiler:
         """Compile another lexer of a grammar that several requests have, in the background."""
         if grammar.reserve_lexer():
             with suppress(RuntimeError):  # the engine is closed
-                self._threads.submit(grammar.add_lexer)
+                self._submit(grammar.add_lexer)
+
+    def _submit(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future[T]:
+        """Have something done by a thread, which is begun with STACK_BYTES if it is a new one."""
+        usual = stack_size(STACK_BYTES)
+        try:
+            return self._threads.submit(call, *given, **named)
+        finally:
+            stack_size(usual)
 
     def _vocabulary(self) -> LLTokenizer:
         with self._opening:
@@ -136,8 +147,6 @@ class GrammarCompiler:
 
         kind = structured.kind
         schema = json.loads(structured.source) if kind == "json_schema" else None
-        if (reason := refuse_large(schema)) is not None:
-            raise InvalidGrammar(kind, reason)
         try:
             text = grammar_text(structured, self._control_texts())
             return GuidanceGrammar(kind, text, vocabulary)

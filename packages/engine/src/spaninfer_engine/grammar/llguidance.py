@@ -32,7 +32,9 @@ from numpy.typing import NDArray
 from spaninfer_host_limits import usable_cpus
 
 from spaninfer_engine.errors import InvalidGrammar
-from spaninfer_engine.grammar.white_space import WHITESPACE, bounded, bounded_in_lark
+from spaninfer_engine.grammar.exact import InexactSchema, exact
+from spaninfer_engine.grammar.schema import refuse_large
+from spaninfer_engine.grammar.white_space import bounded, bounded_in_lark, options
 from spaninfer_engine.request.request import FilledMasks, MaskJob, Matcher, fill_each
 from spaninfer_engine.request.structured import StructuredOutput
 from spaninfer_engine.text import Tokenizer
@@ -152,14 +154,14 @@ def open_vocabulary(tokenizer: Tokenizer, vocab: int, end_ids: Collection[int]) 
 def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
     """Return a form of answers as llguidance's own grammar; `special` are texts of control tokens.
 
-    Raises InvalidGrammar for what is no grammar or tag.
+    Raises InvalidGrammar for what is no grammar or tag, and for schemas that are not followed.
     """
     source = structured.source
     match structured.kind:
         case "json_object":
-            return _json_grammar('{"type": "object"}')
+            return _json_grammar({"type": "object"})
         case "json_schema":
-            return _json_grammar(source)
+            return _json_grammar(_followed("json_schema", json.loads(source)))
         case "regex":
             return str(LLMatcher.grammar_from_regex(source))
         case "choice":  # alternatives in Lark take a row of the parser each, and there are 2,000
@@ -171,8 +173,21 @@ def grammar_text(structured: StructuredOutput, special: Collection[str]) -> str:
             return _tags(json.loads(source), special)
 
 
-def _json_grammar(schema: str) -> str:
-    return str(LLMatcher.grammar_from_json_schema(schema, {"whitespace_pattern": WHITESPACE}))
+def _json_grammar(schema: Any) -> str:
+    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), options(schema)))
+
+
+def _followed(kind: str, schema: Any) -> Any:
+    """Return a schema that llguidance follows exactly; raises InvalidGrammar where there is none.
+
+    It sees no other: some end the process.
+    """
+    if (reason := refuse_large(schema)) is not None:
+        raise InvalidGrammar(kind, reason)
+    try:
+        return exact(schema)
+    except InexactSchema as refused:
+        raise InvalidGrammar(kind, str(refused)) from refused
 
 
 def _escaped(text: str) -> str:
@@ -181,8 +196,11 @@ def _escaped(text: str) -> str:
 
 def _lark(source: str) -> str:
     """Return a grammar in Lark's syntax; one in GBNF is converted."""
+    followed = partial(_followed, "grammar")
     try:
-        return str(LLMatcher.grammar_from_lark(bounded_in_lark(any_to_lark(source))))
+        return str(LLMatcher.grammar_from_lark(bounded_in_lark(any_to_lark(source), followed)))
+    except InvalidGrammar:
+        raise
     except RecursionError as deep:
         raise InvalidGrammar("grammar", "its brackets are nested too deep") from deep
     except Exception as wrong:  # the library raises bare Exception
@@ -197,7 +215,7 @@ def _tags(tag: dict[str, Any], special: Collection[str]) -> str:
             StructTag(
                 trigger=next(each for each in triggers if part["begin"].startswith(each)),
                 begin=part["begin"],
-                grammar=bounded(part["schema"]),
+                grammar=bounded(_followed("structural_tag", part["schema"])),
                 end=part["end"],
             )
             for part in tag["structures"]

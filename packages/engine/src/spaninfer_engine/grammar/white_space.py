@@ -1,4 +1,4 @@
-"""White space between two parts of JSON, bounded wherever a grammar holds a schema.
+"""JSON in grammars, wherever they hold a schema: bounded white space, and escapes of names.
 
 Without a bound, models that would rather write something else write spaces until the end of the
 context.
@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
+
+from spaninfer_engine.grammar.exact import has_other_names
 
 WHITESPACE = r" |\n[ \t]{0,32}"
 """None, a space, or a new line that is indented: llguidance's `whitespace_pattern`."""
+
+PLAIN_ESCAPES = 'nrbtf\\"'
+"""Letters of escapes without `u`: each name has one spelling, and control characters have none."""
 
 _OPTIONS = "x-guidance"  # of llguidance, in a schema
 
 # What may hold the word without meaning it, and the word: strings, comments, regexes of Lark.
 _PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)')
+
+
+def options(schema: Any) -> Any:
+    """Return llguidance's options of a schema."""
+    plain = {"json_allowed_escapes": PLAIN_ESCAPES} if has_other_names(schema) else {}
+    return {"whitespace_pattern": WHITESPACE, **plain}
 
 
 def bounded(schema: Any) -> Any:
@@ -29,11 +41,11 @@ def bounded(schema: Any) -> Any:
         schema = {}
     if not isinstance(schema, dict) or _OPTIONS in schema:
         return schema
-    return {**schema, _OPTIONS: {"whitespace_pattern": WHITESPACE}}
+    return {**schema, _OPTIONS: options(schema)}
 
 
-def bounded_in_lark(grammar: str) -> str:
-    """Return a grammar in Lark's syntax with the bound in every `%json SCHEMA`.
+def bounded_in_lark(grammar: str, prepared: Callable[[Any], Any]) -> str:
+    """Return a grammar in Lark's syntax with the bound in every `%json SCHEMA`, once prepared.
 
     What is no JSON behind it is left for llguidance to refuse.
     """
@@ -48,6 +60,6 @@ def bounded_in_lark(grammar: str) -> str:
             schema, end = decoder.raw_decode(grammar, at)
         except (ValueError, RecursionError):
             continue
-        made.append(json.dumps(bounded(schema)))
+        made.append(json.dumps(bounded(prepared(schema))))
         at = end
     return "".join([*made, grammar[at:]])
