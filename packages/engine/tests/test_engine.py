@@ -1,7 +1,7 @@
 import gc
 import threading
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -346,6 +346,52 @@ def test_what_becomes_of_a_mapping_after_it_was_given_does_not_reach_the_request
         SamplingParams(logit_bias=[1])
 
 
+@pytest.mark.parametrize(
+    "name", [each.name for each in fields(SamplingParams) if each.type == "bool"]
+)
+@pytest.mark.parametrize("value", ["no", "false", 0, None])
+def test_a_boolean_of_sampling_that_is_none_is_refused(name, value):
+    with pytest.raises(InvalidSampling, match=f"{name} is {value!r}; allowed is True or False"):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_numpy_are_numbers_and_stored_as_python_s():
+    given = SamplingParams(
+        temperature=np.float32(0.5),
+        top_k=np.int64(5),
+        seed=np.uint64(2**64 - 1),
+        stop_ids=[np.int32(3)],
+        keep_special=np.int16(4),
+        logit_bias={np.int64(7): np.float16(1.5)},
+        ignore_eos=np.True_,
+    )
+
+    assert given == SamplingParams(
+        temperature=0.5,
+        top_k=5,
+        seed=2**64 - 1,
+        stop_ids=(3,),
+        keep_special=(4,),
+        logit_bias={7: 1.5},
+        ignore_eos=True,
+    )
+    assert "np." not in repr(given)
+
+
+def test_numbers_of_numpy_out_of_range_are_refused_as_python_s():
+    with pytest.raises(
+        InvalidSampling, match=r"temperature is .*3.*; allowed is 0 \(greedy\) to 2"
+    ):
+        SamplingParams(temperature=np.float32(3))
+    with pytest.raises(InvalidSampling, match=r"top_p is .*nan.*; allowed is above 0, to 1"):
+        SamplingParams(top_p=np.float64("nan"))
+    with pytest.raises(InvalidSampling, match=r"top_p is .*0\.0.*; allowed is above 0, to 1"):
+        SamplingParams(top_p=np.float32(0))
+    with pytest.raises(InvalidSampling, match=r"top_k is .*5.*; allowed is a whole number from 0"):
+        SamplingParams(top_k=np.float64(5))
+
+
 def test_sampling_can_be_copied_with_all_it_holds():
     sampling = SamplingParams(logit_bias={3: 1.0}, stop=("a",))
 
@@ -402,6 +448,20 @@ def test_bad_words_of_many_prompts_become_tokens_once():
 def test_a_placement_that_cannot_be_put_in_order_is_refused(name, value):
     with pytest.raises(RequestError, match=f"{name} is {value!r}; allowed"):
         Placement(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["tenant", "client", "adapter"])
+def test_a_name_in_a_placement_that_is_no_string_is_refused(name):
+    with pytest.raises(RequestError, match=f"{name} is 5; allowed is a string"):
+        Placement(**{name: 5})
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_numpy_place_a_request_as_python_s():
+    given = Placement(priority=np.int64(-3), deadline_s=np.float32(1.5))
+
+    assert given == Placement(priority=-3, deadline_s=1.5)
+    assert "np." not in repr(given)
 
 
 def test_a_deadline_that_is_no_time_is_refused():

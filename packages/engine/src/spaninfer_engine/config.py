@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from spaninfer_engine.errors import ConfigError, shown
+from spaninfer_engine.flags import settle_flags
 from spaninfer_engine.sizes import parse_bytes
 from spaninfer_engine.step.plan import Tuning
 
@@ -56,7 +58,11 @@ def default_group(quantize: Quantize) -> QuantizeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The options of an engine as the caller gives them; None leaves the choice to the engine."""
+    """The options of an engine as the caller gives them; None leaves the choice to the engine.
+
+    Raises ConfigError for a boolean that is none: the other values are checked at the start, on
+    the machine that they are for.
+    """
 
     model: str | Path
     weights: Weights = "checkpoint"  # "dummy": random numbers; the folder needs config.json only
@@ -88,6 +94,9 @@ class EngineConfig:
     served_name: str | None = None  # the model's name in statistics and over HTTP
     seed: int = 0  # seeds of requests without one are drawn from it
 
+    def __post_init__(self) -> None:
+        settle_flags(self, _refused)
+
     @property
     def memory_bytes(self) -> int | None:
         """`memory` as a number. Raises ConfigError for text that is no size."""
@@ -107,6 +116,10 @@ class EngineConfig:
     def kv_disk_size_bytes(self) -> int | None:
         """`kv_disk_size` as a number. Raises ConfigError for text that is no size."""
         return _as_bytes(self.kv_disk_size)
+
+
+def _refused(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{name} is {shown(value)}; allowed is {allowed}")
 
 
 def _as_bytes(size: int | str | None) -> int | None:

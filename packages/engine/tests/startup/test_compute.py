@@ -1,3 +1,6 @@
+from dataclasses import fields
+
+import numpy as np
 import pytest
 from machines import BARE, KERNELS_ALONE, ON_TURING, WITH_GPU, WITH_KERNELS, WITH_TORCH
 from spaninfer_engine.backends.cuda.backend import refuse_varying
@@ -123,6 +126,20 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
         (BARE, {"device": "my gpu"}, "device is 'my gpu'; allowed are cpu, cuda"),
         (BARE, {"device": "gpu"}, "device cuda needs torch"),
         (WITH_TORCH, {"device": "gpu"}, "device cuda was requested, but no CUDA device"),
+        *(
+            (
+                BARE,
+                {"seed": seed},
+                "seed is .*; allowed is a whole number from 0 to 184467440737095",
+            )
+            for seed in ("x", -1, 2**64, 1.5, True, None)
+        ),
+        *(
+            (BARE, {each.name: "no"}, f"{each.name} is 'no'; allowed is True or False")
+            for each in fields(EngineConfig)
+            if each.type in ("bool", "bool | None")
+        ),
+        (BARE, {"prefix_cache": None}, "prefix_cache is None; allowed is True or False$"),
         (BARE, {"max_len": 12.0}, "max_len is 12.0; allowed is a whole number"),
         (BARE, {"span_len": 4096}, "span_len is 4096; allowed is 1 to 1024"),
     ],
@@ -130,6 +147,12 @@ def test_what_computes_follows_from_what_was_asked_and_what_is_there(machine, op
 def test_what_does_not_go_together_is_refused_with_a_way_out(machine, options, way_out):
     with pytest.raises(ConfigError, match=way_out):
         decide_compute(asked(**options), "float32", machine)
+
+
+def test_a_boolean_of_numpy_is_one_of_python_s():
+    assert asked(graphs=np.False_, prefix_cache=np.True_) == asked(graphs=False, prefix_cache=True)
+    assert asked(graphs=np.False_).graphs is False
+    assert decide_compute(asked(seed=2**64 - 1, graphs=None), "float32", BARE)
 
 
 @pytest.mark.parametrize(

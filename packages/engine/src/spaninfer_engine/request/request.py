@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from numbers import Integral, Real
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidSampling, RequestError, as_exception, shown
+from spaninfer_engine.flags import settle_flags
 from spaninfer_engine.request.media import PromptMedia
 from spaninfer_engine.request.structured import StructuredOutput
 
@@ -152,22 +153,21 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidSampling("logit_bias", self.logit_bias, "a mapping of ids to numbers")
-        # What the caller does to a mapping later must not reach the engine's threads.
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        settle_flags(self, InvalidSampling)
         for name, low, high, allowed in _RANGES:
-            _check_number(name, getattr(self, name), low, high, allowed)
+            self._settle(name, _as_number(name, getattr(self, name), low, high, allowed))
         for name, least, most in _INTEGERS:
-            _check_integer(name, getattr(self, name), least, most)
-        for name in ("stop", "bad_words", *_ID_LISTS):
-            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+            if name not in _OPTIONAL or getattr(self, name) is not None:
+                self._settle(name, _as_integer(name, getattr(self, name), least, most))
         for name in ("stop", "bad_words"):
+            self._settle(name, _as_tuple(getattr(self, name)))
             _check_strings(name, getattr(self, name))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidSampling(
                 "min_tokens", self.min_tokens, f"0 to max_tokens = {self.max_tokens}"
             )
         for name in _ID_LISTS:
-            _check_ids(name, getattr(self, name))
+            self._settle(name, _as_ids(name, _as_tuple(getattr(self, name))))
         if len(self.logit_bias) > MAX_BIASES:
             got = f"{len(self.logit_bias)} items"
             raise InvalidSampling("logit_bias", got, f"at most {MAX_BIASES}")
@@ -175,9 +175,12 @@ class SamplingParams:
             raise InvalidSampling("mask", self.mask, "a function of the tokens sampled so far")
         if self.structured is not None:
             _check_structured(self)
-        for token_id, bias in self.logit_bias.items():
-            _check_integer("logit_bias (token id)", token_id, 0, None)
-            _check_number("logit_bias", bias, -100.0, 100.0, "-100 to 100")
+        # A copy: what the caller does to a mapping later must not reach the engine's threads.
+        self._settle("logit_bias", _as_biases(self.logit_bias))
+
+    def _settle(self, name: str, value: object) -> None:
+        """Store what a field's value means, in types of Python."""
+        object.__setattr__(self, name, value)
 
     @property
     def is_greedy(self) -> bool:
@@ -210,19 +213,45 @@ _ID_LISTS = ("stop_ids", "keep_special")
 _STRING_LIMITS = {"stop": MAX_STOP_STRINGS, "bad_words": MAX_BAD_WORDS}
 
 
-def _check_number(name: str, value: object, low: float, high: float, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+def _as_number(name: str, value: object, low: float, high: float, allowed: str) -> float:
+    """Return a number of any library as Python's; InvalidSampling for none, or one out of range."""
+    number = _as_float(value)
+    if number is None or not low <= number <= high:
         raise InvalidSampling(name, value, allowed)
+    return number
 
 
-def _check_integer(name: str, value: object, low: int, high: int | None) -> None:
-    if value is None and name in _OPTIONAL:
-        return
+def _as_float(value: object) -> float | None:
+    """Return a number of any library as Python's; None for what is none, or larger than all.
+
+    Compared as it is, a float32 would round the limits to its own numbers.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _as_integer(name: str, value: object, low: int, high: int | None) -> int:
+    """Return a whole number of any library as Python's; InvalidSampling as `_as_number`."""
     allowed = f"a whole number from {low}" + (f" to {high}" if high is not None else "")
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidSampling(name, value, allowed)
-    if high is not None and value > high:
+    number = int(value)
+    if number < low or (high is not None and number > high):
         raise InvalidSampling(name, value, allowed)
+    return number
+
+
+def _as_biases(biases: Mapping[int, float]) -> dict[int, float]:
+    return {
+        _as_integer("logit_bias (token id)", token_id, 0, None): _as_number(
+            "logit_bias", bias, -100.0, 100.0, "-100 to 100"
+        )
+        for token_id, bias in biases.items()
+    }
 
 
 def _check_structured(sampling: SamplingParams) -> None:
@@ -235,18 +264,17 @@ def _check_structured(sampling: SamplingParams) -> None:
         raise InvalidSampling("ignore_eos", True, why)
 
 
-def _check_ids(name: str, ids: object) -> None:
+def _as_ids(name: str, ids: object) -> tuple[int, ...]:
     if not isinstance(ids, tuple):
         raise InvalidSampling(name, ids, "a token id, or a list of them")
     if len(ids) > MAX_STOP_IDS:
         raise InvalidSampling(name, f"{len(ids)} items", f"at most {MAX_STOP_IDS}")
-    for token_id in ids:
-        _check_integer(name, token_id, 0, None)
+    return tuple(_as_integer(name, token_id, 0, None) for token_id in ids)
 
 
 def _as_tuple(values: object) -> object:
     """Return a list as a tuple, and one string or number as a tuple of it."""
-    if isinstance(values, str | int):
+    if isinstance(values, str | Integral):
         return (values,)
     return tuple(values) if isinstance(values, list) else values
 
@@ -275,17 +303,31 @@ class Placement:
     adapter: str | None = None  # a LoRA adapter; none can be loaded yet
 
     def __post_init__(self) -> None:
-        due = 0.0 if self.deadline_s is None else self.deadline_s
-        most = sys.float_info.max  # whole numbers may be larger, and no time then
-        is_number = isinstance(self.priority, int) and not isinstance(self.priority, bool)
-        if not is_number or abs(self.priority) > MAX_PRIORITY:
-            raise RequestError(
-                f"priority is {shown(self.priority)}; allowed is a whole number from "
-                f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
-            )
-        if isinstance(due, bool) or not isinstance(due, int | float) or not 0 <= due <= most:
-            allowed = "None, and 0 or more seconds that are no infinity"
-            raise RequestError(f"deadline_s is {shown(due)}; allowed are {allowed}")
+        object.__setattr__(self, "priority", _as_priority(self.priority))
+        if self.deadline_s is not None:
+            object.__setattr__(self, "deadline_s", _as_deadline(self.deadline_s))
+        for name in ("tenant", "client"):
+            if not isinstance(value := getattr(self, name), str):
+                raise RequestError(f"{name} is {shown(value)}; allowed is a string")
+        if not isinstance(self.adapter, str | None):
+            raise RequestError(f"adapter is {shown(self.adapter)}; allowed is a string, or None")
+
+
+def _as_priority(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or abs(int(value)) > MAX_PRIORITY:
+        raise RequestError(
+            f"priority is {shown(value)}; allowed is a whole number from "
+            f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
+        )
+    return int(value)
+
+
+def _as_deadline(value: object) -> float:
+    seconds = _as_float(value)
+    if seconds is None or not 0 <= seconds < math.inf:
+        allowed = "None, and 0 or more seconds that are no infinity"
+        raise RequestError(f"deadline_s is {shown(value)}; allowed are {allowed}")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from spaninfer_engine.config import (
     EngineConfig,
     Quantize,
 )
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.errors import ConfigError, shown
 from spaninfer_engine.load.packed.packing import GROUPED, number_bits, packing_of
 from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
@@ -91,6 +91,12 @@ def _check(asked: EngineConfig) -> None:
         value = asked.memory_bytes if name == "memory" else getattr(asked, name)
         if value is not None and not (hasattr(value, "__index__") and value >= 1):
             raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
+    if isinstance(asked.seed, bool) or not (
+        hasattr(asked.seed, "__index__") and 0 <= asked.seed < 2**64
+    ):
+        raise ConfigError(
+            f"seed is {shown(asked.seed)}; allowed is a whole number from 0 to {2**64 - 1}"
+        )
     if not asked.step_timeout_s > 0:
         raise ConfigError(
             f"step_timeout is {asked.step_timeout_s:g} seconds; allowed is more than 0"
