@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from spaninfer_engine.errors import ConfigError, shown
-from spaninfer_engine.flags import settle_flags
+from spaninfer_engine.flags import flags_of, settle_flags
 from spaninfer_engine.sizes import parse_bytes
 from spaninfer_engine.step.plan import Tuning
 
@@ -95,7 +95,7 @@ class EngineConfig:
     seed: int = 0  # seeds of requests without one are drawn from it
 
     def __post_init__(self) -> None:
-        settle_flags(self, _refused)
+        settle_flags(self, _FLAGS, _refused)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -116,6 +116,9 @@ class EngineConfig:
     def kv_disk_size_bytes(self) -> int | None:
         """`kv_disk_size` as a number. Raises ConfigError for text that is no size."""
         return _as_bytes(self.kv_disk_size)
+
+
+_FLAGS = flags_of(EngineConfig)
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigError:

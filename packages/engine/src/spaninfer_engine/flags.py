@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 
-def settle_flags(of: Any, refused: Callable[[str, object, str], Exception]) -> None:
+Flags = Sequence[tuple[str, bool]]
+"""Names of fields, and whether each may be None."""
+
+
+def settle_flags(
+    of: object, flags: Flags, refused: Callable[[str, object, str], Exception]
+) -> None:
     """Store the booleans of a dataclass as Python's, also in a frozen one; numpy's are others.
 
     Raises what `refused` makes of the name of a field, of what it holds instead, and of what is
     allowed.
     """
-    for name, may_be_none in _flags(type(of)):
+    for name, may_be_none in flags:
         value = getattr(of, name)
         if isinstance(value, bool) or (value is None and may_be_none):
             continue
@@ -25,8 +29,7 @@ def settle_flags(of: Any, refused: Callable[[str, object, str], Exception]) -> N
         object.__setattr__(of, name, bool(value))
 
 
-@cache
-def _flags(kind: type) -> tuple[tuple[str, bool], ...]:
-    """Return the names of the boolean fields of a dataclass, and whether they may be None."""
+def flags_of(kind: type) -> Flags:
+    """Return the boolean fields of a dataclass."""
     optional = {"bool": False, "bool | None": True}
     return tuple((each.name, optional[each.type]) for each in fields(kind) if each.type in optional)

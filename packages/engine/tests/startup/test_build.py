@@ -74,6 +74,14 @@ def test_one_process_builds_its_runner_and_refuses_to_be_one_of_several(tmp_path
         build(asked, rank=Rank(1, 2))
 
 
+@pytest.mark.parametrize("options", [{"backend": "CPU"}, {"device": 5}, {"max_running": True}])
+def test_a_value_that_no_machine_takes_is_refused_before_the_model_is_looked_for(options):
+    (name,) = options
+
+    with pytest.raises(ConfigError, match=f"{name} is .*; allowed"):
+        build(EngineConfig(model="no such model", **options))
+
+
 def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):
     write_model(tmp_path / "model", 1, float)
     config = json.loads((tmp_path / "model" / "config.json").read_text())

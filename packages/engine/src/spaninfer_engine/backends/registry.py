@@ -12,7 +12,8 @@ from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.reference.backend import ReferenceBackend
 from spaninfer_engine.backends.torch.backend import TorchBackend
 from spaninfer_engine.config import BackendName, EngineConfig
-from spaninfer_engine.errors import ConfigError
+from spaninfer_engine.errors import ConfigError, shown
+from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
 
 CUDA, CPU, TORCH, REFERENCE = CudaBackend(), CpuBackend(), TorchBackend(), ReferenceBackend()
@@ -30,11 +31,13 @@ def device_named(device: str | None) -> str | None:
     """
     if device is None:
         return None
-    found = re.fullmatch(r"([a-z]+)(:[0-9]+)?", device.lower())
+    name = device.lower() if isinstance(device, str) else ""
+    found = re.fullmatch(r"([a-z]+)(:[0-9]+)?", name)
     if found is None:
+        near = did_you_mean(name, ("cpu", "cuda", "gpu"))
         raise ConfigError(
-            f"device is {device!r}; allowed are cpu, cuda (or gpu), cuda:1 for the second "
-            "GPU, and torch's names of other devices"
+            f"device is {shown(device)}; allowed are cpu, cuda (or gpu), cuda:1 for the second "
+            f"GPU, and torch's names of other devices{near}"
         )
     kind, number = found.groups(default="")
     return {"gpu": "cuda"}.get(kind, kind) + number

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spaninfer_engine.errors import InvalidSampling, RequestError, as_exception, shown
-from spaninfer_engine.flags import settle_flags
+from spaninfer_engine.flags import flags_of, settle_flags
 from spaninfer_engine.request.media import PromptMedia
 from spaninfer_engine.request.structured import StructuredOutput
 
@@ -153,7 +153,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidSampling("logit_bias", self.logit_bias, "a mapping of ids to numbers")
-        settle_flags(self, InvalidSampling)
+        settle_flags(self, _FLAGS, InvalidSampling)
         for name, low, high, allowed in _RANGES:
             self._settle(name, _as_number(name, getattr(self, name), low, high, allowed))
         for name, least, most in _INTEGERS:
@@ -188,6 +188,7 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
+_FLAGS = flags_of(SamplingParams)
 # name, smallest, largest, the range in words
 _RANGES = (
     ("temperature", 0.0, 2.0, "0 (greedy) to 2"),

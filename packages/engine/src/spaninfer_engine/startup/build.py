@@ -56,6 +56,7 @@ from spaninfer_engine.startup.limits import (
 )
 from spaninfer_engine.startup.media import TowersByKind, encoder_bytes, max_encoded, media_setup
 from spaninfer_engine.startup.model import locate, resolve_decoder, resolve_model
+from spaninfer_engine.startup.option_values import check_values
 from spaninfer_engine.startup.progress import Progress, silent, stage_of
 from spaninfer_engine.startup.shortage import refuse_narrow_address_space, shortage_named
 from spaninfer_engine.startup.towers import open_towers
@@ -78,6 +79,7 @@ def build(asked: EngineConfig, progress: Progress = silent, rank: Rank = ALONE) 
             f"rank {rank.index} of {rank.count} was requested, but a model runs in one "
             "process; omit rank"
         )
+    check_values(asked)
     path, name = locate(asked.model)
     with open_checkpoint(path, with_weights=asked.weights != "dummy") as checkpoint:
         source = _open(asked, checkpoint, name)

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from spaninfer_engine.backends.backend import MAX_SPAN_LEN, Backend
+from spaninfer_engine.backends.backend import Backend
 from spaninfer_engine.backends.hardware import Machine
 from spaninfer_engine.backends.registry import BACKENDS, choose_backend, choose_device, device_named
-from spaninfer_engine.config import (
-    DTYPES,
-    KV_DTYPES,
-    QUANTIZE,
-    QUANTIZE_GROUPS,
-    WEIGHTS,
-    Decision,
-    DType,
-    EngineConfig,
-    Quantize,
-)
-from spaninfer_engine.errors import ConfigError, shown
+from spaninfer_engine.config import Decision, DType, EngineConfig, Quantize
+from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.load.packed.packing import GROUPED, number_bits, packing_of
-from spaninfer_engine.nearest import did_you_mean
 from spaninfer_engine.ops.bound import Result
+from spaninfer_engine.startup.option_values import check_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,7 @@ def decide_compute(
     `packed`: weights come from a file of `convert`, and `asked` is what `packing.as_packed` says.
     `result` is the kind of array that the model's program returns.
     """
-    _check(asked)
+    check_values(asked)
     asked = replace(asked, device=device_named(asked.device))
     backend, why_backend = choose_backend(asked, checkpoint_dtype, machine, result)
     why_backend = "what the weights were packed for" if packed else why_backend
@@ -69,40 +59,6 @@ def decide_compute(
 
 
 _INVARIANT = Decision("batch invariant", "yes", "requested: slower, equal to the last bit")
-
-
-def _check(asked: EngineConfig) -> None:
-    """Refuse values that no machine could satisfy."""
-    for name, known in (
-        ("backend", tuple(BACKENDS)),
-        ("dtype", DTYPES),
-        ("kv_dtype", KV_DTYPES),
-        ("weights", WEIGHTS),
-        ("quantize", QUANTIZE),
-        ("quantize_group", QUANTIZE_GROUPS),
-    ):
-        value = getattr(asked, name)
-        if value is not None and value not in known:
-            near = did_you_mean(str(value), map(str, known))
-            raise ConfigError(
-                f"{name} is {value!r}; allowed are {', '.join(map(str, known))}{near}"
-            )
-    for name in ("max_len", "span_len", "memory", "max_running", "step_tokens", "max_waiting"):
-        value = asked.memory_bytes if name == "memory" else getattr(asked, name)
-        if value is not None and not (hasattr(value, "__index__") and value >= 1):
-            raise ConfigError(f"{name} is {value!r}; allowed is a whole number, 1 or more")
-    if isinstance(asked.seed, bool) or not (
-        hasattr(asked.seed, "__index__") and 0 <= asked.seed < 2**64
-    ):
-        raise ConfigError(
-            f"seed is {shown(asked.seed)}; allowed is a whole number from 0 to {2**64 - 1}"
-        )
-    if not asked.step_timeout_s > 0:
-        raise ConfigError(
-            f"step_timeout is {asked.step_timeout_s:g} seconds; allowed is more than 0"
-        )
-    if asked.span_len is not None and asked.span_len > MAX_SPAN_LEN:
-        raise ConfigError(f"span_len is {asked.span_len}; allowed is 1 to {MAX_SPAN_LEN}")
 
 
 def _check_options(asked: EngineConfig, backend: Backend) -> None:
