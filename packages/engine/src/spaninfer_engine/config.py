@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -60,8 +61,8 @@ def default_group(quantize: Quantize) -> QuantizeGroup:
 class EngineConfig:
     """The options of an engine as the caller gives them; None leaves the choice to the engine.
 
-    Raises ConfigError for a boolean that is none: the other values are checked at the start, on
-    the machine that they are for.
+    Raises ConfigError for a boolean that is none, and a path that is none: the other values are
+    checked at the start.
     """
 
     model: str | Path
@@ -83,19 +84,21 @@ class EngineConfig:
     step_timeout_s: float = 300.0  # a longer step counts as hung, and the engine fails
     prefix_cache: bool = True
     kv_offload: int | str | None = None  # bytes of host memory for spans that leave the KV cache
-    kv_disk: str | Path | None = None  # a folder for spans that outlive the engine
+    kv_disk: Path | None = None  # a folder for spans that outlive the engine
     kv_disk_size: int | str | None = None  # bytes of files in it; None: 10 GiB
     kv_ttl_s: float | None = None  # seconds that an unused span stays in both; None: no limit
     graphs: bool | None = None  # decode steps as CUDA graphs; None: where the backend has them
     tune: bool | None = None  # time kernels at the first start (cpu); None: for large models
     batch_invariant: bool = False  # bit-identical logits, whatever else is in the batch (cuda)
-    spec: Path | None = None  # a spec file of the user's own
+    spec: Path | None = None  # a spec file of the user's own; strings are paths, too
     chat_template: Path | None = None  # a Jinja file that replaces the model's own template
     served_name: str | None = None  # the model's name in statistics and over HTTP
     seed: int = 0  # seeds of requests without one are drawn from it
 
     def __post_init__(self) -> None:
         settle_flags(self, _FLAGS, _refused)
+        for name in _PATHS:
+            object.__setattr__(self, name, _as_path(name, getattr(self, name)))
 
     @property
     def memory_bytes(self) -> int | None:
@@ -119,10 +122,18 @@ class EngineConfig:
 
 
 _FLAGS = flags_of(EngineConfig)
+_PATHS = tuple(each.name for each in fields(EngineConfig) if each.type == "Path | None")
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(f"{name} is {shown(value)}; allowed is {allowed}")
+
+
+def _as_path(name: str, value: str | PathLike[str] | None) -> Path | None:
+    try:
+        return None if value is None else Path(value)
+    except TypeError as reason:
+        raise _refused(name, value, "a path, or None") from reason
 
 
 def _as_bytes(size: int | str | None) -> int | None:

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 import numpy as np
 
-
 Flags = Sequence[tuple[str, bool]]
 """Names of fields, and whether each may be None."""
 

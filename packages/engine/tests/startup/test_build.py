@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from random_llama import VOCAB, write_model
 from safetensors.numpy import load_file, save_file
-from spaninfer_engine import Engine
+from spaninfer_engine import Engine, architectures
 from spaninfer_engine.backends.rank import Rank
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.errors import CheckpointError, ConfigError
@@ -80,6 +82,29 @@ def test_a_value_that_no_machine_takes_is_refused_before_the_model_is_looked_for
 
     with pytest.raises(ConfigError, match=f"{name} is .*; allowed"):
         build(EngineConfig(model="no such model", **options))
+
+
+def test_a_string_is_a_path_wherever_a_path_is_asked_for(tmp_path):
+    write_model(tmp_path / "model", 1, float)
+    (tmp_path / "answer.jinja").write_text("{{ messages[0].content }}!")
+    paths = {
+        "spec": f"{architectures.__path__[0]}/llama.toml",
+        "chat_template": str(tmp_path / "answer.jinja"),
+        "kv_disk": str(tmp_path / "spans"),
+    }
+    asked = EngineConfig(model=str(tmp_path / "model"), backend="reference", **paths)
+
+    parts = build(asked)
+
+    assert asked == replace(asked, **{name: Path(path) for name, path in paths.items()})
+    assert parts.template.render([{"role": "user", "content": "abc"}]).text == "abc!"
+    assert [folder.is_dir() for folder in (tmp_path / "spans").iterdir()] == [True]
+
+
+@pytest.mark.parametrize("name", ["spec", "chat_template", "kv_disk"])
+def test_what_is_no_path_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} is 5; allowed is a path, or None"):
+        EngineConfig(model="demo", **{name: 5})
 
 
 def test_an_answer_ends_with_ids_that_the_model_knows(tmp_path):

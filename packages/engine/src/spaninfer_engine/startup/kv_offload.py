@@ -45,7 +45,7 @@ def decide_kv_offload(
     _check_tiers(asked, on_host=on_host)
     return KVOffload(
         num_slots=_slots_of(size or STAGING_BYTES, groups, span_len, stored),
-        folder=None if disk is None else Path(disk),
+        folder=disk,
         disk_bytes=asked.kv_disk_size_bytes or DISK_BYTES,
         ttl_s=ttl_s,
     )

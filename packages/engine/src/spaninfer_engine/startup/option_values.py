@@ -57,8 +57,7 @@ def _check_known(name: str, value: object) -> None:
 
 
 def _check_timeout(seconds: object) -> None:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not (is_number and seconds > 0):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ConfigError(f"step_timeout is {shown(seconds)} seconds; allowed is a number above 0")
 
 
