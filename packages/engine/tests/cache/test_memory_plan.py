@@ -30,9 +30,9 @@ def test_codes_have_scales_of_their_own_for_keys_and_for_values():
     stored = Stored(4, scale_bytes=8)
 
     assert span_bytes(FULL, 4, stored) == 2 * 2 * (4 + 8 + 4 + 8) * 4
-    assert span_bytes(LATENT, 4, stored) == (6 + 8) * 4
+    assert span_bytes(LATENT, 4, stored) == (8 + 8) * 4, "padded to whole float32"
     with_rotary = replace(stored, latent_scales=2)
-    assert span_bytes(LATENT, 4, with_rotary) == (6 + 8 + 8) * 4
+    assert span_bytes(LATENT, 4, with_rotary) == (8 + 8 + 8) * 4
     assert span_bytes(FULL, 4, with_rotary) == span_bytes(FULL, 4, stored)
 
 

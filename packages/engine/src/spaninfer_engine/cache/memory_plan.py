@@ -14,6 +14,8 @@ STATES_PER_REQUEST = 2
 
 STATE_BYTES = 4  # of a number of a state, whatever keys and values are stored in
 
+SCALE_BYTES = 4  # of a scale, or a zero
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -77,8 +79,20 @@ def span_bytes(group: CacheGroup, span_len: int, stored: Stored) -> int:
         return len(group.layers) * group.state.numbers * STATE_BYTES
     dims = (group.key_size,) if group.values_in_keys else (group.key_size, group.value_size)
     scales = stored.latent_scales if group.rotary_dim else len(dims)
-    head_bytes = sum(dims) * stored.bits // 8 + scales * stored.scale_bytes
+    number_bytes = [dim * stored.bits // 8 for dim in dims]
+    if stored.scale_bytes:
+        number_bytes = [padded_bytes(each) for each in number_bytes]
+    head_bytes = sum(number_bytes) + scales * stored.scale_bytes
     return len(group.layers) * group.kv_heads * head_bytes * span_len
+
+
+def padded_bytes(number: int) -> int:
+    """Return the bytes of a record of codes and scales: a whole number of float32.
+
+    >>> padded_bytes(17)
+    20
+    """
+    return -(-number // SCALE_BYTES) * SCALE_BYTES
 
 
 def spans_per_request(group: CacheGroup, span_len: int, demand: Demand) -> int:

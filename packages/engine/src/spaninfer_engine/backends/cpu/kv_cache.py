@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from spaninfer_kernels_cpu import KVArray, aligned
 
 from spaninfer_engine.backends.host.states import as_rows
+from spaninfer_engine.cache.memory_plan import padded_bytes
 from spaninfer_engine.errors import ConfigError
 from spaninfer_engine.ops.step import SpanCache
 from spaninfer_engine.spec.nodes import CacheGroup
@@ -96,6 +97,8 @@ def _form(
     form: dict[str, Any] = {"names": [*fields], "formats": formats, "offsets": offsets}
     if of is not None:
         form["itemsize"] = of.itemsize
+    elif kind not in _FLOATS:  # padded, so that the scales of the next record are aligned
+        form["itemsize"] = padded_bytes(first + _numbers(size, kind).itemsize)
     dtype: np.dtype[Any] = np.dtype(form)  # type: ignore[call-overload]
     return dtype
 
