@@ -257,6 +257,16 @@ def test_a_row_without_an_allowed_token_fails():
     assert list(failed) == [0]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.5])
+def test_a_row_whose_tokens_are_all_masked_says_so_at_every_temperature(temperature):
+    row = RowSampling(temperature=temperature, banned=np.arange(4))
+
+    _, failed = sample(np.zeros((1, 4), np.float32), [row])
+
+    assert str(failed[0]).endswith("of row 0: every token is masked")
+
+
 def test_no_rows_give_no_tokens():
     tokens, failed = sample(np.zeros((0, V), np.float32), [])
 

@@ -201,7 +201,10 @@ def gumbel(u: Floats) -> NDArray[np.float64]:
 def _temper(logits: Floats, row: RowSampling) -> Floats:
     if row.is_greedy or row.temperature == 1:
         return logits
-    tempered: Floats = (logits - logits.max()) / row.temperature
+    largest = logits.max()
+    if not np.isfinite(largest):  # as it is: what says why no token can be chosen
+        return logits
+    tempered: Floats = (logits - largest) / row.temperature
     return tempered
 
 
