@@ -97,6 +97,9 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         settle_flags(self, _FLAGS, _refused)
+        group: object = self.quantize_group
+        if isinstance(group, str) and group.isdecimal():  # as a shell or a file has it
+            object.__setattr__(self, "quantize_group", int(group))
         for name in _PATHS:
             object.__setattr__(self, name, _as_path(name, getattr(self, name)))
 

@@ -6,7 +6,11 @@ import re
 
 from spaninfer_engine.errors import ConfigError
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+_UNITS = {
+    "": 1,
+    **{letter: 1000**power for power, letter in enumerate("KMGT", 1)},
+    **{f"{letter}I": 1024**power for power, letter in enumerate("KMGT", 1)},
+}
 
 
 def parse_bytes(text: str) -> int:
@@ -18,9 +22,12 @@ def parse_bytes(text: str) -> int:
     Raises ConfigError for anything else, and for numbers below 1024 that lack a unit: 8 is meant
     as 8 GiB more often than as 8 bytes.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", text.upper())
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", text.upper())
     if found is None:
-        raise ConfigError(f"{text!r} is not a size; write for example 512MiB, 8GiB or 1048576")
+        raise ConfigError(
+            f"{text!r} is not a size; write for example 512MiB, 8GiB or 1048576 (units: B, KB, MB, "
+            "GB, TB of powers of 1000, and KiB, MiB, GiB, TiB of powers of 1024)"
+        )
     num_bytes = int(float(found[1]) * _UNITS[found[2] or ""])
     if 0 < num_bytes < _UNITS["KI"] and found[1] == text.strip():
         raise ConfigError(f"{text!r} has no unit; write for example {found[1]}GiB or {found[1]}MiB")

@@ -8,7 +8,7 @@ from assembled import answer, engine
 from spaninfer_engine.aio import AsyncEngine
 from spaninfer_engine.config import EngineConfig
 from spaninfer_engine.engine import Engine
-from spaninfer_engine.errors import InvalidPrompt, InvalidSampling
+from spaninfer_engine.errors import InvalidPrompt, InvalidSampling, RequestError
 from spaninfer_engine.output.handle import complete
 from spaninfer_engine.request.keywords import check_keywords
 from spaninfer_engine.request.request import SamplingParams
@@ -143,3 +143,20 @@ def test_tasks_ask_with_keywords_and_conversations_too():
 
     for outputs, ids in ((text, [0, 1, 2]), (chat, prompt)):
         assert [token for output in outputs for token in output.token_ids] == answer(ids, 3, 9)
+
+
+@pytest.mark.parametrize("prompts", ["abc", ["abc"], ["abc", "d"]])
+def test_a_dict_in_place_of_sampling_is_refused_with_the_way_out(prompts):
+    with (
+        engine() as running,
+        pytest.raises(InvalidSampling, match=r"sampling is \{'max_tokens': 3\}; .* keyword arg"),
+    ):
+        running.generate(prompts, {"max_tokens": 3})
+
+
+def test_a_dict_in_place_of_a_placement_is_refused():
+    with (
+        engine() as running,
+        pytest.raises(RequestError, match=r"placement is \{'priority': 1\}; allowed is a Placem"),
+    ):
+        running.start_request("abc", SEEDED, {"priority": 1})

@@ -171,6 +171,7 @@ def test_a_boolean_of_numpy_is_one_of_python_s():
         ({"quantize": "int8"}, "requested: one scale per group of 32 channels"),
         ({"quantize": "int4"}, "requested: one scale per group of 32 channels"),
         ({"quantize": "int8", "quantize_group": "row"}, "requested: one scale per row"),
+        ({"quantize": "int4", "quantize_group": "64"}, "requested: one scale per group of 64 cha"),
         ({"quantize": "int4", "quantize_group": 64}, "requested: one scale per group of 64 chan"),
     ],
 )

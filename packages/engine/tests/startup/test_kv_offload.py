@@ -53,6 +53,7 @@ def test_spans_stay_without_limit_or_as_long_as_requested(tmp_path: Path) -> Non
     ("options", "message"),
     [
         ({"kv_offload": "1GiB", "on_host": True}, "raise --memory instead, or give --kv-disk"),
+        ({"kv_offload": "1MiB", "on_host": True}, "--kv-offload is 1,048,576 bytes of host memory"),
         ({"kv_offload": "1GiB", "prefix_cache": False}, "the prefix cache is off"),
         ({"kv_disk": "spans", "prefix_cache": False}, "the prefix cache is off"),
         ({"kv_disk_size": "1GiB"}, "without a folder; give --kv-disk"),

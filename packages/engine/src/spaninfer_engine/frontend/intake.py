@@ -8,7 +8,7 @@ from random import Random
 from threading import Lock
 from time import monotonic
 
-from spaninfer_engine.errors import InvalidSampling
+from spaninfer_engine.errors import InvalidSampling, RequestError, shown
 from spaninfer_engine.frontend.parts import FrontParts
 from spaninfer_engine.grammar import GrammarCompiler
 from spaninfer_engine.request.prompts import media_of, token_ids
@@ -42,9 +42,11 @@ class Intake:
     ) -> Request:
         """Return a request that arrives now.
 
-        Raises InvalidSampling for what looks at text where there is none, and what
-        `compile_grammar` and `token_ids` raise.
+        Raises InvalidSampling for what looks at text where there is none, RequestError for a
+        placement that is none, and what `compile_grammar` and `token_ids` raise.
         """
+        if not isinstance(placement, Placement):
+            raise RequestError(f"placement is {shown(placement)}; allowed is a Placement, or None")
         prompt_ids = token_ids(prompt)
         if self._tokenizer.is_wordless:
             _refuse_text(sampling)

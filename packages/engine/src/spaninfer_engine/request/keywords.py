@@ -29,14 +29,17 @@ def check_keywords(
             )
 
 
-def with_keywords(
-    sampling: SamplingParams, given: Mapping[str, Any], caller: str
-) -> SamplingParams:
+def with_keywords(sampling: object, given: Mapping[str, Any], caller: str) -> SamplingParams:
     """Return sampling parameters with those on top that came as keyword arguments.
 
     The fields of StructuredOutput are keywords as well: `regex="[0-9]+"` says what
     `structured=StructuredOutput(regex="[0-9]+")` says.
+
+    Raises InvalidSampling for what is no SamplingParams.
     """
+    if not isinstance(sampling, SamplingParams):
+        allowed = "a SamplingParams; or pass its fields as keyword arguments"
+        raise InvalidSampling("sampling", sampling, allowed)
     if not given:
         return sampling
     check_keywords(given, SamplingParams, caller, KINDS)
@@ -53,7 +56,7 @@ def single_sampling(
     sampling: SamplingParams | Sequence[SamplingParams], given: Mapping[str, Any], caller: str
 ) -> SamplingParams:
     """Return the parameters of a single prompt; InvalidSampling for several, or several choices."""
-    if not isinstance(sampling, SamplingParams):
+    if isinstance(sampling, list | tuple):
         raise InvalidSampling("sampling", "a list", "one for a single prompt; or pass [prompt]")
     whole = with_keywords(sampling, given, caller)
     if whole.n > 1:
@@ -68,7 +71,7 @@ def samplings_of(
     caller: str,
 ) -> list[SamplingParams]:
     """Return the parameters of each of that many prompts; InvalidSampling for another number."""
-    if isinstance(sampling, SamplingParams):
+    if not isinstance(sampling, list | tuple):
         return [with_keywords(sampling, given, caller)] * num_prompts
     if len(sampling) != num_prompts:
         allowed = f"one for all of {num_prompts} prompts, or one for each"

@@ -60,7 +60,7 @@ def _check_tiers(asked: EngineConfig, *, on_host: bool) -> None:
         )
     if on_host and asked.kv_disk is None:
         raise ConfigError(
-            f"--kv-offload is {gib(asked.kv_offload_bytes or 0)} of host memory, where this "
+            f"--kv-offload is {asked.kv_offload_bytes:,} bytes of host memory, where this "
             "device's KV cache is already; raise --memory instead, or give --kv-disk, too"
         )
 
