@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spaninfer_op_reference as op_reference
-from spaninfer_kernels_cpu import DTypeError, Sampler, SamplingRow, ShapeError
+from spaninfer_kernels_cpu import DTypeError, KernelError, Sampler, SamplingRow, ShapeError
 from spaninfer_op_reference import RowSampling
 
 VOCABULARY = 1003
@@ -63,6 +63,27 @@ def test_ids_of_another_form_are_refused_by_name():
         SamplingRow(seed=1, position=0, prompt_ids=np.arange(4, dtype=np.int64))
     with pytest.raises(ShapeError, match="output_ids: expected one contiguous axis"):
         SamplingRow(seed=1, position=0, output_ids=np.arange(8, dtype=np.int32)[::2])
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("temperature", number) for number in (float("nan"), -1.0)),
+        *((name, number) for name in ("top_p", "typical_p") for number in (0.0, 2.0, -1.0)),
+        *(("min_p", number) for number in (5.0, -0.1)),
+        ("repetition_penalty", 0.0),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(sampler, name, number):
+    with pytest.raises(KernelError, match=f"{name} is {number}; allowed is"):
+        sampler(
+            np.zeros((1, VOCABULARY), np.float32),
+            [SamplingRow(seed=0, position=0, **{name: number})],
+        )
+
+
+def test_no_rows_have_no_tokens(sampler):
+    assert sampler(np.empty((0, VOCABULARY), np.float32), []).shape == (0,)
 
 
 def test_logits_of_another_form_are_refused_by_name(sampler):

@@ -17,7 +17,7 @@ from spaninfer_kernels_cpu.codegen.arguments import (
 )
 from spaninfer_kernels_cpu.codegen.array_view import floats_at, numbers_at
 from spaninfer_kernels_cpu.codegen.kernel import Kernel
-from spaninfer_kernels_cpu.errors import DTypeError, ShapeError, demand_size
+from spaninfer_kernels_cpu.errors import DTypeError, KernelError, ShapeError, demand_size
 from spaninfer_kernels_cpu.runtime.call import (
     ALL_TOKENS,
     MAX_SIZE,
@@ -49,6 +49,16 @@ def sampling_kernel() -> Kernel:
 
 def _no_ids() -> Ints:
     return np.zeros(0, np.int32)
+
+
+_ABOVE_0 = np.nextafter(0.0, 1.0)
+_RANGES = (
+    ("temperature", 0.0, np.inf, "0 (greedy) or more"),
+    ("typical_p", _ABOVE_0, 1.0, "above 0, to 1"),
+    ("top_p", _ABOVE_0, 1.0, "above 0, to 1"),
+    ("min_p", 0.0, 1.0, "0 to 1"),
+    ("repetition_penalty", _ABOVE_0, np.inf, "above 0"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +103,10 @@ class SamplingRow:
         for name, number in (("seed", self.seed), ("position", self.position)):
             demand_size(name, number, 0, 2**64 - 1)
         demand_size("top_k", self.top_k, 0, MAX_SIZE)
+        for name, least, most, allowed in _RANGES:
+            number = getattr(self, name)
+            if not least <= number <= most:  # nor NaN
+                raise KernelError(f"{name} is {number}; allowed is {allowed}")
         for name, ids in (("prompt_ids", self.prompt_ids), ("output_ids", self.output_ids)):
             if self.has_penalties and len(ids):
                 demand_size(f"the least of {name}", int(ids.min()), 0, vocab - 1)
@@ -203,11 +217,14 @@ class Sampler:
         """
         if logits.dtype != np.float32:
             raise DTypeError(f"logits hold {logits.dtype}; the kernel takes float32")
-        if logits.shape != (len(rows), self._vocab) or logits.strides[1] != logits.itemsize:
+        is_contiguous = not rows or logits.strides[1] == logits.itemsize
+        if logits.shape != (len(rows), self._vocab) or not is_contiguous:
             raise ShapeError(
                 f"logits: expected shape {(len(rows), self._vocab)} with contiguous rows, got "
                 f"{logits.shape} with strides {logits.strides}"
             )
+        if not rows:
+            return np.empty(0, np.int32)
         for row in rows:
             row.check(self._vocab)
         records = np.frombuffer(b"".join(packed(row.record) for row in rows), np.uint8)

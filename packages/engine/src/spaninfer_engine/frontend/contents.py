@@ -1,4 +1,7 @@
-"""What messages of a conversation may hold: templates drop in silence what they do not know."""
+"""Contents of messages: the parts that a conversation may hold.
+
+Templates drop in silence what they do not know, so that it is refused here.
+"""
 
 from __future__ import annotations
 
