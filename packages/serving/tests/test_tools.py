@@ -306,7 +306,7 @@ def test_a_function_without_parameters_is_called_without_arguments(
 
 def test_an_empty_schema_leaves_a_function_its_arguments(random_model, tool_engine):
     [quote] = tool_engine.tokenizer.encode('"', add_special=False)
-    asked = {"tools": [function("now", parameters={})], "tool_choice": "required",
+    asked = {"tools": [function("now", parameters={})], "tool_choice": "required", "seed": 1,
              "parallel_tool_calls": False, "reasoning_effort": "none", "max_tokens": 80,
              "logit_bias": {quote: 100}}  # fmt: skip
 

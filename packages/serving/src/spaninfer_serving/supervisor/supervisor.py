@@ -52,7 +52,7 @@ class _Supervisor:
     process: subprocess.Popen[bytes] | None = None
     status: FromEngine | None = None  # of the first that has begun to listen
     listener: socket.socket | None = None
-    is_answering: bool = False  # by itself, on the listener
+    is_answering: bool = False  # or will, by itself, on the listener
     is_ending: bool = False  # a signal has come
     first_start_s: float = 0.0  # how long the first one took until it answered
     num_restarts: int = 0
@@ -95,6 +95,7 @@ class _Supervisor:
             send(ours, ToEngine(self.num_restarts, wait_s), self.listener)
             os.set_inheritable(theirs.fileno(), True)
             begun_s = monotonic()
+            self.is_answering = self.listener is not None  # until the process does
             self.process = process = subprocess.Popen(
                 self.command(str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
@@ -127,7 +128,6 @@ class _Supervisor:
 
         assert self.listener is not None, "one has listened"
         assert self.status is not None, "with the listener comes the status"
-        self.is_answering = True
         try:
             answer_while(control, self.listener, self.status, ceil(self.first_start_s))
         except (
