@@ -80,8 +80,8 @@ struct SumRows {
 
   // Turns a fragment of sums into floats.
   template <typename Sum>
-  __device__ __forceinline__ void finish(float (&floats)[4], const Sum (&sums)[4], bool is_up,
-                                         bool has_bias) const {
+  __device__ __forceinline__ void to_floats(float (&floats)[4], const Sum (&sums)[4], bool is_up,
+                                            bool has_bias) const {
     const int up = is_up * 8 * kResults;
     float add[2] = {};
     if (has_bias) load_floats<2>(add, bias + up);
@@ -173,12 +173,12 @@ __device__ __forceinline__ void finish(const Sum (*acc)[4], const Target& target
   for (int n = 0; n < kMost; ++n) {
     if (n >= batch.count) break;
     const SumRows own = rows.from(0, 8 * n);
-    own.finish(results[n], acc[n * kPerResult], false, target.bias);
+    own.to_floats(results[n], acc[n * kPerResult], false, target.bias);
 #pragma unroll
     for (int i = 0; i < 4; ++i) results[n][i] = ACT(results[n][i]);
     if constexpr (GATED) {
       float up[4];
-      own.finish(up, acc[n * kPerResult + 1], true, target.bias);
+      own.to_floats(up, acc[n * kPerResult + 1], true, target.bias);
 #pragma unroll
       for (int i = 0; i < 4; ++i) results[n][i] *= up[i];
     }

@@ -95,12 +95,7 @@ def plain_config(config: EngineConfig) -> dict[str, Any]:
 
 def typed_config(values: dict[str, Any]) -> EngineConfig:
     """Return the options of an engine."""
-    paths = {
-        name: Path(values[name])
-        for name in ("spec", "chat_template")
-        if values.get(name) is not None
-    }
-    return EngineConfig(**(values | paths))
+    return EngineConfig(**values)
 
 
 _DEFAULTS = SamplingParams()
