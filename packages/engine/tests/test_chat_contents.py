@@ -69,11 +69,15 @@ def test_a_message_without_content_is_refused(running: Engine, message: dict[str
 
 
 @pytest.mark.parametrize("said", [{"tool_calls": CALLS}, {"reasoning_content": "a"}])
-@pytest.mark.parametrize("content", [{}, {"content": None}], ids=["without", "none"])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [({}, "<end>"), ({"content": None}, "None<end>")],  # as this template writes them
+    ids=["without", "none"],
+)
 def test_an_assistant_may_say_something_else_than_content(
-    running: Engine, said: dict[str, Any], content: dict[str, Any]
+    running: Engine, said: dict[str, Any], content: dict[str, Any], text: str
 ) -> None:
-    running.render_chat([{"role": "assistant", **said, **content}])
+    assert running.render_chat([{"role": "assistant", **said, **content}]).text == text
 
 
 def test_text_parts_and_no_parts_are_content(running: Engine) -> None:
